@@ -1,0 +1,32 @@
+# The project's commands. Each builds what it needs first: a fresh clone with python3 and make is enough.
+
+PYTHON ?= python3
+DATE ?= 2026-03-02
+ARGS ?=
+export TFX_LINE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@echo
+	@echo '  DATE=$(DATE)    the Monday that make run takes'
+	@echo '  ARGS=...           further arguments for local_runner.py (make run) or pytest (make test)'
+	@echo '  TFX_LINE=1.16|1.21 pick the TFX line by hand (requirements/bootstrap.py says how it is picked)'
+
+setup: ## build .venv/; returns at once when it is up to date
+	@$(PYTHON) requirements/bootstrap.py
+
+run: setup ## run the whole pipeline on this machine with the sample data
+	.venv/bin/python local_runner.py --snapshot-date $(DATE) $(ARGS)
+
+test: setup ## run the tests
+	.venv/bin/python -m pytest tests $(ARGS)
+
+lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer versions)
+	@$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade)
+
+clean: ## remove .venv/ and caches; leaves store/, where runs and models are
+	rm -rf .venv .venv-tools .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
