@@ -1,0 +1,127 @@
+"""The weekly retrain on this machine: from labels and photographs to a model that serves.
+
+    python local_runner.py --snapshot-date 2026-03-02
+
+Reads data/sample unless --data names another folder, which must hold
+
+    images/       JPEG files, at any depth; a file's name without its ending is the image id
+    labels.csv    the label edits: image_id, product_id, label, source, updated_at
+    schema/       optional: schema.pbtxt (the classes) and gate.yaml (the limits); else the project's own
+
+Everything that a run leaves behind is under --store. Exit status: 0 done; 1 something a person can mend;
+2 settings that cannot be used; 3 the snapshot was rejected; 4 another run holds the store; 130 interrupted.
+"""
+
+import argparse
+import logging
+import os
+import pathlib
+import sys
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="local_runner.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--snapshot-date",
+        required=True,
+        metavar="YYYY-MM-DD",
+        help="the week to train on: label edits from before that day (UTC). In the sample the good weeks are "
+        "2026-03-02, 03-09, 03-16, 03-23 and 04-06; 2026-03-30 is a bad one",
+    )
+    parser.add_argument(
+        "--data", default=str(ROOT / "data" / "sample"), metavar="DIR", help="photographs and labels (default: data/sample)"
+    )
+    parser.add_argument(
+        "--settings",
+        default=str(ROOT / "pipeline" / "configs" / "local.yaml"),
+        metavar="FILE",
+        help="settings of the pipeline (default: pipeline/configs/local.yaml)",
+    )
+    parser.add_argument(
+        "--store", default=str(ROOT / "store"), metavar="DIR", help="where runs leave their things (default: store)"
+    )
+    parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the pipeline once; returns the exit status."""
+    options = parse(arguments)
+    # Before anything slow is imported: mistakes on the command line and in files answer at once.
+    from pipeline import errors
+
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        print(
+            "\ninterrupted. What was pushed goes on serving; run the same command again to retrain this week.",
+            file=sys.stderr,
+        )
+        return 130
+    except Exception as error:
+        known = errors.user_error(error)
+        if known is None:
+            traceback.print_exc()
+            print(f"\nThis is a defect of the pipeline, not of yours. The log is under {options.store}/logs.", file=sys.stderr)
+            return 1
+        print(f"\nerror: {known}", file=sys.stderr)
+        return known.exit_status
+
+
+def _run(options: argparse.Namespace) -> int:
+    from pipeline import console, origin, settings, store, typed
+    from pipeline.places import Places
+    from pipeline.validation.rules import Limits
+    from pipeline.warehouse.base import parse_date
+
+    date = str(parse_date(options.snapshot_date))
+    data = pathlib.Path(options.data).resolve()
+    schema = data / "schema" if (data / "schema").is_dir() else ROOT / "schema"
+    places = Places(
+        store=str(pathlib.Path(options.store).resolve()),
+        images=str(data / "images"),
+        labels=str(data / "labels.csv"),
+        schema=str(schema),
+    )
+    config = settings.load(options.settings)
+    limits = typed.load(Limits, schema / "gate.yaml")
+
+    run_id = store.new_run_id(date)
+    log = places.log(run_id)
+    progress = console.Progress()
+    with (
+        store.terminated_like_interrupted(),
+        store.exclusive(places, run_id),
+        console.quiet_logs(log, progress),
+        console.stderr_in_log(log),
+    ):
+        print(f"Run {run_id}\n  data   {data}\n  store  {places.store}\n  log    {log}", flush=True)
+        try:
+            progress.begin("loading TFX and TensorFlow")
+            # Read by TensorFlow when it is imported: Keras 2, as the network and TFMA want it.
+            os.environ["TF_USE_LEGACY_KERAS"] = "1"
+            from models.training import set_threads
+            from pipeline import local, summary
+            from pipeline.pipeline import create_pipeline
+
+            # Now, because the steps before the training use TensorFlow too.
+            set_threads(config.training.intra_op_threads, config.training.inter_op_threads)
+            progress.end()
+            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune)
+            local.ProgressDagRunner(run_id, progress).run(pipeline)
+        except BaseException:
+            progress.close_line()
+            logging.getLogger(__name__).info("the run ended early", exc_info=True)
+            raise
+    print(summary.of_run(places, run_id))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The commands beside the runners: `python -m pipeline predict | audit`."""
+
+import argparse
+import json
+import pathlib
+import sys
+
+from pipeline.errors import PipelineError, user_error
+
+_STORE = pathlib.Path(__file__).resolve().parent.parent / "store"
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    store = argparse.ArgumentParser(add_help=False)
+    store.add_argument("--store", default=str(_STORE), metavar="DIR", help="where runs left their things (default: store)")
+
+    predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
+    predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
+    predict.add_argument("--endpoint", default="default", help="endpoint of the serving ledger (default: default)")
+
+    audit = commands.add_parser("audit", help="what produced the model that served?")
+    questions = audit.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    serving = questions.add_parser("serving", parents=[store], help="which runs served on a day, and what went into them")
+    serving.add_argument("--on", required=True, metavar="YYYY-MM-DD", help="the day, UTC")
+    serving.add_argument("--json", action="store_true", help="everything that is known, for machines")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Answers one command; returns the exit status."""
+    options = parse(arguments)
+    try:
+        return _predict(options) if options.command == "predict" else _audit_serving(options)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        known = user_error(error)
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        return known.exit_status
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from pipeline.places import Places
+    from pipeline.release import ledger
+
+    entry = ledger.serving(Places(store=options.store).ledger, options.endpoint)
+    if entry is None:
+        raise PipelineError(
+            f"nothing serves at endpoint {options.endpoint!r} of the store {options.store}: run the pipeline first, or "
+            "name another store by --store"
+        )
+    # Loads TensorFlow, so only once it is certain that there is something to ask.
+    from pipeline.predict import predict
+
+    print(f"version {entry.to_version} of run {entry.run_id} ({entry.snapshot})", file=sys.stderr)
+    failed = 0
+    for answer in predict(entry.path, options.images):
+        if answer.error:
+            failed += 1
+            print(f"{answer.path}: {answer.error}", file=sys.stderr)
+        else:
+            print(f"{answer.path}  {answer.label}  {answer.probability:.3f}")
+    if failed:
+        print(f"{failed} of {len(options.images)} files could not be classified", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _audit_serving(options: argparse.Namespace) -> int:
+    from pipeline.lineage import audit
+    from pipeline.lineage.mlmd import MLMDLineage
+    from pipeline.places import Places
+    from pipeline.warehouse.base import parse_date
+
+    day = parse_date(options.on)
+    answers = audit.serving_on(MLMDLineage(Places(store=options.store).metadata), day)
+    if options.json:
+        print(json.dumps([audit.as_json(serving, facts) for serving, facts in answers], indent=2, ensure_ascii=False))
+    else:
+        print(audit.as_text(day, answers))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The components that are ours; the others are TFX's own."""

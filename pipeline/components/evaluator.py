@@ -1,0 +1,70 @@
+"""TFX's Evaluator, against the model that serves, through the signature that serves."""
+
+import tensorflow_model_analysis as tfma
+from google.protobuf import wrappers_pb2
+from tfx.components.evaluator import component, executor
+from tfx.dsl.components.base import executor_spec
+from tfx.types import artifact_utils, standard_component_specs
+
+from pipeline.components import facts
+
+
+class Executor(executor.Executor):
+    """Knows that there is no baseline before the first release."""
+
+    def Do(self, input_dict, output_dict, exec_properties):
+        """As TFX's; a baseline with `bootstrap` = 1 counts as none, so absolute thresholds alone decide."""
+        key = standard_component_specs.BASELINE_MODEL_KEY
+        baseline = artifact_utils.get_single_instance(input_dict[key])
+        if facts.number(baseline, "bootstrap"):
+            input_dict = {name: value for name, value in input_dict.items() if name != key}
+        super().Do(input_dict, output_dict, exec_properties)
+
+
+class Evaluator(component.Evaluator):
+    """Judges the candidate on this week's eval split."""
+
+    EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
+
+
+def config_of(settings) -> tfma.EvalConfig:
+    """What is measured, on which slices, and what the candidate must reach.
+
+    Args:
+        settings: `EvaluationSettings`.
+
+    Returns:
+        TFMA's configuration: accuracy decides, overall; it is reported for each class too. The
+        thresholds name their slice, because a plain MetricThreshold applies to every slice.
+    """
+    threshold = tfma.MetricThreshold(
+        value_threshold=tfma.GenericValueThreshold(lower_bound=wrappers_pb2.DoubleValue(value=settings.min_accuracy)),
+        change_threshold=tfma.GenericChangeThreshold(
+            direction=tfma.MetricDirection.HIGHER_IS_BETTER,
+            absolute=wrappers_pb2.DoubleValue(value=-settings.max_accuracy_drop),
+        ),
+    )
+    overall = tfma.SlicingSpec()
+    return tfma.EvalConfig(
+        model_specs=[
+            tfma.ModelSpec(
+                signature_name="serving_examples", label_key="label_index", prediction_key="probabilities"
+            )
+        ],
+        slicing_specs=[overall, tfma.SlicingSpec(feature_keys=["label"])],
+        metrics_specs=[
+            tfma.MetricsSpec(
+                metrics=[
+                    tfma.MetricConfig(class_name="ExampleCount"),
+                    tfma.MetricConfig(
+                        class_name="SparseCategoricalAccuracy",
+                        per_slice_thresholds=[
+                            tfma.PerSliceMetricThreshold(slicing_specs=[overall], threshold=threshold)
+                        ],
+                    ),
+                    tfma.MetricConfig(class_name="SparseCategoricalCrossentropy", config='"name": "log_loss"'),
+                ]
+            )
+        ],
+        options=tfma.Options(min_slice_size=wrappers_pb2.Int32Value(value=settings.min_slice_examples)),
+    )

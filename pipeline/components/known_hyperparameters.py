@@ -1,0 +1,40 @@
+"""Gives the best-known hyperparameters to a week that does not tune."""
+
+import json
+import pathlib
+
+from tfx.types import standard_artifacts
+from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
+
+from pipeline import files
+from pipeline.artifacts import GateReport
+from pipeline.components import facts
+from pipeline.release import configurations
+
+
+@component
+def KnownHyperparameters(
+    verdict: InputArtifact[GateReport],
+    snapshot_date: Parameter[str],
+    folder: Parameter[str],
+    hyperparameters: OutputArtifact[standard_artifacts.HyperParameters],
+):
+    """Gives the hyperparameters of the newest tuned and released run of an earlier date.
+
+    Earlier and not newest of all: a week that is run again finds what it found the first time.
+
+    Args:
+        verdict: The gate's; it orders this step behind the gate.
+        snapshot_date: Date of this run's snapshot.
+        folder: Folder of the known configurations.
+        hyperparameters: In KerasTuner's format; without values when nothing was tuned yet, so that
+            the settings' own values hold.
+    """
+    del verdict
+    known = configurations.newest_before(folder, snapshot_date)
+    config = known.hyperparameters if known else {"space": [], "values": {}}
+    files.write_atomically(pathlib.Path(hyperparameters.uri, "best_hyperparameters.txt"), json.dumps(config))
+    facts.record(
+        hyperparameters,
+        {"origin": f"tuned by run {known.run_id}" if known else "settings", "values": json.dumps(config["values"])},
+    )

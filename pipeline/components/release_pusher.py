@@ -1,0 +1,102 @@
+"""TFX's Pusher, which also refuses to put an older week's model in front of a newer one."""
+
+import logging
+
+from tfx.components.pusher import component, executor
+from tfx.dsl.components.base import base_component, executor_spec
+from tfx.types import artifact_utils, channel, component_spec, standard_artifacts, standard_component_specs
+from tfx.utils import path_utils
+
+from models.serving import weights_digest
+from pipeline.artifacts import LabelSnapshot
+from pipeline.components import facts
+from pipeline.release import ledger
+
+log = logging.getLogger(__name__)
+
+
+def reason_to_hold(blessed: bool, snapshot_date: str, weights: str, serving: ledger.Entry | None) -> str:
+    """Why a candidate is not pushed; empty when it is.
+
+    Args:
+        blessed: Verdict of the Evaluator.
+        snapshot_date: Date of the candidate's snapshot, YYYY-MM-DD.
+        weights: Digest of its weights.
+        serving: What serves now.
+    """
+    if not blessed:
+        return "the evaluation did not bless it"
+    if serving is None:
+        return ""
+    if serving.weights_sha256 == weights:
+        return f"these very weights serve already, as version {serving.to_version} of run {serving.run_id}"
+    if snapshot_date < serving.snapshot_date:
+        return f"it is of {snapshot_date}, and a model of {serving.snapshot_date} serves (run {serving.run_id})"
+    return ""
+
+
+class Executor(executor.Executor):
+    """Pushes a blessed model unless the ledger says that a newer one, or the same, serves."""
+
+    def CheckBlessing(self, input_dict):
+        """Whether to push; the reason against it is kept for `Do`."""
+        snapshot = artifact_utils.get_single_instance(input_dict["snapshot"])
+        model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
+        self._hold = reason_to_hold(
+            super().CheckBlessing(input_dict),
+            facts.text(snapshot, "date"),
+            weights_digest(path_utils.serving_model_path(model.uri)),
+            ledger.serving(self._ledger, self._endpoint),
+        )
+        return not self._hold
+
+    def Do(self, input_dict, output_dict, exec_properties):
+        """As TFX's; records why nothing was pushed as the custom property `reason`."""
+        self._ledger, self._endpoint = exec_properties["ledger"], exec_properties["endpoint"]
+        super().Do(input_dict, output_dict, exec_properties)
+        pushed = artifact_utils.get_single_instance(output_dict[standard_component_specs.PUSHED_MODEL_KEY])
+        facts.record(pushed, {"reason": self._hold})
+        log.info("not pushed: %s" if self._hold else "pushed%s", self._hold)
+
+
+class ReleasePusherSpec(component_spec.ComponentSpec):
+    """Pusher's, with the snapshot as one more input and the place of the ledger."""
+
+    PARAMETERS = {
+        **standard_component_specs.PusherSpec.PARAMETERS,
+        "ledger": component_spec.ExecutionParameter(type=str),
+        "endpoint": component_spec.ExecutionParameter(type=str),
+    }
+    INPUTS = {
+        **standard_component_specs.PusherSpec.INPUTS,
+        "snapshot": component_spec.ChannelParameter(type=LabelSnapshot),
+    }
+    OUTPUTS = standard_component_specs.PusherSpec.OUTPUTS
+
+
+class ReleasePusher(component.Pusher):
+    """Copies a blessed model to where it is served from.
+
+    Args:
+        model: Channel of the candidate.
+        model_blessing: Channel of the Evaluator's verdict.
+        snapshot: Channel of the snapshot that it was trained on.
+        push_destination: `pusher_pb2.PushDestination`.
+        ledger: File of the serving ledger.
+        endpoint: Endpoint in the ledger.
+    """
+
+    SPEC_CLASS = ReleasePusherSpec
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
+
+    def __init__(self, model, model_blessing, snapshot, push_destination, ledger, endpoint):
+        spec = ReleasePusherSpec(
+            model=model,
+            model_blessing=model_blessing,
+            snapshot=snapshot,
+            push_destination=push_destination,
+            ledger=ledger,
+            endpoint=endpoint,
+            pushed_model=channel.Channel(type=standard_artifacts.PushedModel),
+        )
+        base_component.BaseComponent.__init__(self, spec=spec)

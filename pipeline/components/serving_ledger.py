@@ -1,0 +1,103 @@
+"""The last step: writes the release into the ledger, and what came of the run into the lineage."""
+
+import glob
+import json
+import pathlib
+
+from tfx.types import standard_artifacts
+from tfx.utils import path_utils
+from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
+
+from models.serving import weights_digest
+from pipeline import files
+from pipeline.artifacts import LabelSnapshot, ServingRelease
+from pipeline.components import facts
+from pipeline.release import configurations, ledger
+from pipeline.validation import evaluation as evaluations
+
+
+@component
+def ServingLedger(
+    snapshot: InputArtifact[LabelSnapshot],
+    hyperparameters: InputArtifact[standard_artifacts.HyperParameters],
+    model: InputArtifact[standard_artifacts.Model],
+    model_run: InputArtifact[standard_artifacts.ModelRun],
+    evaluation: InputArtifact[standard_artifacts.ModelEvaluation],
+    blessing: InputArtifact[standard_artifacts.ModelBlessing],
+    pushed_model: InputArtifact[standard_artifacts.PushedModel],
+    run_id: Parameter[str],
+    ledger_path: Parameter[str],
+    endpoint: Parameter[str],
+    configuration_folder: Parameter[str],
+    tuned: Parameter[int],
+    release: OutputArtifact[ServingRelease],
+):
+    """Records a pushed model as what serves, or why there was nothing to release.
+
+    Args:
+        snapshot: The labels.
+        hyperparameters: What the Tuner or the best-known configuration said.
+        model: The candidate.
+        model_run: Where training wrote `training.json`.
+        evaluation: Its figures.
+        blessing: Its verdict.
+        pushed_model: Whether and where it was pushed.
+        run_id: Id of the run.
+        ledger_path: File of the serving ledger.
+        endpoint: Endpoint in the ledger.
+        configuration_folder: Folder of the best-known configurations.
+        tuned: 1 when this run tuned; a tuned and released run's hyperparameters become the best known.
+        release: The artifact: `release.json`, and its facts as custom properties.
+    """
+    training = json.loads(pathlib.Path(model_run.uri, "training.json").read_text(encoding="utf-8"))
+    figures = evaluations.read(evaluation.uri)
+    weakest = figures.weakest()
+    hyperparameter_file = glob.glob(f"{hyperparameters.uri}/*")[0]
+    known = {
+        "run_id": run_id,
+        "snapshot": facts.text(snapshot, "table"),
+        "snapshot_date": facts.text(snapshot, "date"),
+        "endpoint": endpoint,
+        "weights_sha256": weights_digest(path_utils.serving_model_path(model.uri)),
+        "training": json.dumps(training, sort_keys=True),
+        "hyperparameters": pathlib.Path(hyperparameter_file).read_text(encoding="utf-8"),
+        "accuracy": figures.accuracy,
+        "log_loss": figures.log_loss,
+        "eval_examples": figures.examples,
+        "by_class": json.dumps(figures.by_class, sort_keys=True),
+        "weakest_class": weakest or "",
+        "weakest_accuracy": figures.by_class[weakest][0] if weakest else -1.0,
+        "blessed": facts.number(blessing, "blessed") == 1,
+        "evaluation_failures": json.dumps(figures.failures),
+        "released": False,
+        "reason": facts.text(pushed_model, "reason"),
+    }
+    if figures.baseline_accuracy is not None:
+        known["baseline_accuracy"] = figures.baseline_accuracy
+    if facts.number(pushed_model, "pushed"):
+        entry = ledger.append(
+            ledger_path,
+            endpoint=endpoint,
+            to_version=facts.text(pushed_model, "pushed_version"),
+            model=facts.text(pushed_model, "pushed_destination"),
+            run_id=run_id,
+            snapshot=known["snapshot"],
+            snapshot_date=known["snapshot_date"],
+            weights_sha256=known["weights_sha256"],
+        )
+        known |= {
+            "released": True,
+            "released_at": entry.at,
+            "from_version": entry.from_version,
+            "to_version": entry.to_version,
+            "path": entry.path,
+            "share": entry.share,
+            "ledger_number": entry.number,
+        }
+        if tuned:
+            configurations.record(
+                configuration_folder,
+                configurations.Configuration(known["snapshot_date"], run_id, json.loads(known["hyperparameters"])),
+            )
+    files.write_atomically(pathlib.Path(release.uri, "release.json"), files.to_json(known))
+    facts.record(release, known)

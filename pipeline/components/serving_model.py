@@ -1,0 +1,45 @@
+"""Finds the model that serves: the one that a candidate is judged against."""
+
+import shutil
+
+from tfx.types import standard_artifacts
+from tfx.utils import path_utils
+from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
+
+from pipeline.artifacts import GateReport
+from pipeline.components import facts
+from pipeline.release import ledger
+
+
+@component
+def ServingModel(
+    verdict: InputArtifact[GateReport],
+    ledger_path: Parameter[str],
+    endpoint: Parameter[str],
+    model: OutputArtifact[standard_artifacts.Model],
+):
+    """Gives the model that the ledger names, not merely the last one that was blessed.
+
+    Args:
+        verdict: The gate's; it orders this step behind the gate.
+        ledger_path: File of the serving ledger.
+        endpoint: Endpoint whose model is wanted.
+        model: A copy of that model; before the first release, empty and with `bootstrap` = 1.
+    """
+    del verdict
+    entry = ledger.serving(ledger_path, endpoint)
+    if entry is None:
+        facts.record(model, {"bootstrap": True})
+        return
+    shutil.copytree(entry.path, path_utils.serving_model_dir(model.uri), dirs_exist_ok=True)
+    facts.record(
+        model,
+        {
+            "bootstrap": False,
+            "version": entry.to_version,
+            "run_id": entry.run_id,
+            "snapshot": entry.snapshot,
+            "snapshot_date": entry.snapshot_date,
+            "weights_sha256": entry.weights_sha256,
+        },
+    )

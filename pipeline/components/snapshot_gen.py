@@ -1,0 +1,37 @@
+"""Takes the dated label snapshot, or finds the one that was taken."""
+
+import dataclasses
+import json
+
+from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
+
+from pipeline import files
+from pipeline.artifacts import LabelSnapshot, RunManifest
+from pipeline.components import facts
+from pipeline.warehouse import Location, open_warehouse
+from pipeline.warehouse.base import parse_date
+
+
+@component
+def SnapshotGen(
+    manifest: InputArtifact[RunManifest],
+    snapshot_date: Parameter[str],
+    warehouse: Parameter[str],
+    snapshot: OutputArtifact[LabelSnapshot],
+):
+    """Makes `labels_YYYYMMDD`, once.
+
+    Args:
+        manifest: What the run was started with; here for the lineage.
+        snapshot_date: YYYY-MM-DD. It is a parameter: a run never means "whatever is newest".
+        warehouse: JSON of the warehouse's `Location`.
+        snapshot: The artifact: `snapshot.json`, and its facts as custom properties.
+    """
+    del manifest
+    with open_warehouse(Location(**json.loads(warehouse))) as place:
+        taken = place.snapshot(parse_date(snapshot_date))
+    # `uri` names the artifact's folder in the lineage; the table has a name of its own there.
+    known = dataclasses.asdict(taken)
+    known["table_uri"] = known.pop("uri")
+    files.write_atomically(f"{snapshot.uri}/snapshot.json", files.to_json(known))
+    facts.record(snapshot, known)

@@ -1,0 +1,85 @@
+"""Where a run comes from: the code, the packages, the image, the person. Light: no TensorFlow."""
+
+import dataclasses
+import getpass
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+
+from pipeline import files
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a run was made of, beside its parameters.
+
+    Attributes:
+        commit: Git commit of the code; empty when the code is in no git repository.
+        tree: `clean`, `changed` (with uncommitted changes) or `unknown`.
+        lock: Name of the locked requirements file that the environment was made from.
+        lock_sha256: Its digest.
+        image: Container image by digest; empty for a run outside a container.
+        python: Version of Python.
+        platform: Operating system and processor.
+        launched_by: Account that started the run.
+    """
+
+    commit: str
+    tree: str
+    lock: str
+    lock_sha256: str
+    image: str
+    python: str
+    platform: str
+    launched_by: str
+
+
+def discover() -> Origin:
+    """Finds out; what cannot be found is an empty text, never a guess."""
+    commit, tree = _git()
+    lock, digest = _lock()
+    return Origin(
+        commit=commit,
+        tree=tree,
+        lock=lock,
+        lock_sha256=digest,
+        image=os.environ.get("PIPELINE_IMAGE", ""),
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        launched_by=_account(),
+    )
+
+
+def _git() -> tuple[str, str]:
+    def ask(*words: str) -> str:
+        # An owner that differs from the user's (a mounted checkout) is no reason not to know the commit.
+        command = ["git", "-c", f"safe.directory={_ROOT}", "-C", str(_ROOT), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+    try:
+        if pathlib.Path(ask("rev-parse", "--show-toplevel")).resolve() != _ROOT:
+            return "", "unknown"
+        return ask("rev-parse", "HEAD"), "changed" if ask("status", "--porcelain") else "clean"
+    except (OSError, subprocess.SubprocessError):
+        return "", "unknown"
+
+
+def _lock() -> tuple[str, str]:
+    """The locked requirements that stand beside the environment's packages."""
+    try:
+        line = ".".join(importlib.metadata.version("tfx").split(".")[:2])
+    except importlib.metadata.PackageNotFoundError:
+        return "", ""
+    path = _ROOT / "requirements" / f"tfx-{line}.txt"
+    return (path.name, files.sha256_of(path)) if path.is_file() else ("", "")
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

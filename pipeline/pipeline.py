@@ -1,0 +1,216 @@
+"""The pipeline, from top to bottom like the diagram in the README."""
+
+import dataclasses
+import json
+
+from tfx import v1 as tfx
+
+from pipeline import typed
+from pipeline.components.distribution_validator import DistributionValidator
+from pipeline.components.distribution_validator import config_of as drift_config_of
+from pipeline.components.evaluator import Evaluator
+from pipeline.components.evaluator import config_of as evaluation_config_of
+from pipeline.components.image_sharder import ImageSharder
+from pipeline.components.known_hyperparameters import KnownHyperparameters
+from pipeline.components.label_join import LabelJoin
+from pipeline.components.last_accepted import LastAccepted
+from pipeline.components.release_pusher import ReleasePusher
+from pipeline.components.run_manifest import RunManifest
+from pipeline.components.serving_ledger import ServingLedger
+from pipeline.components.serving_model import ServingModel
+from pipeline.components.snapshot_example_gen import SnapshotExampleGen
+from pipeline.components.snapshot_gate import SnapshotGate
+from pipeline.components.snapshot_gen import SnapshotGen
+from pipeline.origin import Origin
+from pipeline.places import Places
+from pipeline.settings import Settings
+from pipeline.validation.rules import Limits
+from pipeline.warehouse import Location
+
+
+def create_pipeline(
+    settings: Settings,
+    limits: Limits,
+    places: Places,
+    origin: Origin,
+    run_id: str,
+    snapshot_date: str,
+    tune: bool,
+) -> tfx.dsl.Pipeline:
+    """Wires one weekly retrain.
+
+    Args:
+        settings: The settings.
+        limits: The gate's limits.
+        places: Where things lie.
+        origin: What the run is made of.
+        run_id: Its id.
+        snapshot_date: Date of its label snapshot, YYYY-MM-DD.
+        tune: Whether a Tuner searches for hyperparameters instead of the best known ones being used.
+
+    Returns:
+        The pipeline, for any TFX runner.
+    """
+    warehouse = json.dumps(dataclasses.asdict(_location(settings, places)))
+    training_config = {
+        "network": typed.to_dict(settings.network),
+        "training": typed.to_dict(settings.training),
+        "short_side": settings.shards.short_side,
+    }
+
+    # What the run is made of, the photographs, the labels.
+    manifest = RunManifest(
+        run_id=run_id,
+        snapshot_date=snapshot_date,
+        origin=json.dumps(dataclasses.asdict(origin)),
+        settings=json.dumps(typed.to_dict(settings), sort_keys=True),
+    )
+    shards = ImageSharder(
+        images=places.images,
+        root=places.shards,
+        settings=json.dumps(typed.to_dict(settings.shards)),
+        warehouse=warehouse,
+    )
+    snapshot = SnapshotGen(
+        manifest=manifest.outputs["manifest"], snapshot_date=snapshot_date, warehouse=warehouse
+    )
+    examples = SnapshotExampleGen(
+        snapshot=snapshot.outputs["snapshot"],
+        shards=shards.outputs["shards"],
+        warehouse=warehouse,
+        splits=settings.splits,
+    )
+
+    # Is this week fit to train on? Everything below the gate waits for its verdict.
+    statistics = tfx.components.StatisticsGen(examples=examples.outputs["examples"])
+    schema = tfx.components.ImportSchemaGen(schema_file=f"{places.schema}/schema.pbtxt")
+    example_validator = tfx.components.ExampleValidator(
+        statistics=statistics.outputs["statistics"], schema=schema.outputs["schema"]
+    )
+    baseline = LastAccepted(snapshot=snapshot.outputs["snapshot"], accepted=places.accepted)
+    distribution_validator = DistributionValidator(
+        statistics=statistics.outputs["statistics"],
+        baseline_statistics=baseline.outputs["statistics"],
+        config=drift_config_of(limits.drift),
+        include_split_pairs=[("train", "train")],
+    )
+    gate = SnapshotGate(
+        snapshot=snapshot.outputs["snapshot"],
+        shards=shards.outputs["shards"],
+        examples=examples.outputs["examples"],
+        schema=schema.outputs["schema"],
+        statistics=statistics.outputs["statistics"],
+        baseline=baseline.outputs["statistics"],
+        schema_anomalies=example_validator.outputs["anomalies"],
+        drift_anomalies=distribution_validator.outputs["anomalies"],
+        run_id=run_id,
+        limits=json.dumps(typed.to_dict(limits), sort_keys=True),
+        bootstrap=int(settings.gate.bootstrap),
+        accepted=places.accepted,
+        reports=places.reports(run_id),
+        warehouse=warehouse,
+    )
+    verdict = gate.outputs["verdict"]
+
+    # Labels to pixels, hyperparameters, weights.
+    join = LabelJoin(
+        verdict=verdict,
+        examples=examples.outputs["examples"],
+        shards=shards.outputs["shards"],
+        schema=schema.outputs["schema"],
+        tuning_share=settings.splits.tuning_share,
+    )
+    if tune:
+        tuner = tfx.components.Tuner(
+            tuner_fn="models.tuning.tuner_fn",
+            examples=join.outputs["tuning_examples"],
+            schema=schema.outputs["schema"],
+            train_args=tfx.proto.TrainArgs(splits=["train"]),
+            eval_args=tfx.proto.EvalArgs(splits=["val"]),
+            custom_config={**training_config, "tuning": typed.to_dict(settings.tuning)},
+        )
+        hyperparameters, hyperparameter_step = tuner.outputs["best_hyperparameters"], tuner
+    else:
+        known = KnownHyperparameters(verdict=verdict, snapshot_date=snapshot_date, folder=places.configurations)
+        hyperparameters, hyperparameter_step = known.outputs["hyperparameters"], known
+    trainer = tfx.components.Trainer(
+        run_fn="models.training.run_fn",
+        examples=join.outputs["labels"],
+        schema=schema.outputs["schema"],
+        hyperparameters=hyperparameters,
+        train_args=tfx.proto.TrainArgs(splits=["train"]),
+        eval_args=tfx.proto.EvalArgs(splits=["val"]),
+        custom_config=training_config,
+    )
+
+    # Is the candidate fit to serve? Then it serves, and the ledger says so.
+    serving = ServingModel(verdict=verdict, ledger_path=places.ledger, endpoint=settings.release.endpoint)
+    evaluator = Evaluator(
+        examples=join.outputs["eval_examples"],
+        example_splits=["eval"],
+        model=trainer.outputs["model"],
+        baseline_model=serving.outputs["model"],
+        eval_config=evaluation_config_of(settings.evaluation),
+    )
+    pusher = ReleasePusher(
+        model=trainer.outputs["model"],
+        model_blessing=evaluator.outputs["blessing"],
+        snapshot=snapshot.outputs["snapshot"],
+        push_destination=tfx.proto.PushDestination(
+            filesystem=tfx.proto.PushDestination.Filesystem(base_directory=places.versions)
+        ),
+        ledger=places.ledger,
+        endpoint=settings.release.endpoint,
+    )
+    release = ServingLedger(
+        snapshot=snapshot.outputs["snapshot"],
+        hyperparameters=hyperparameters,
+        model=trainer.outputs["model"],
+        model_run=trainer.outputs["model_run"],
+        evaluation=evaluator.outputs["evaluation"],
+        blessing=evaluator.outputs["blessing"],
+        pushed_model=pusher.outputs["pushed_model"],
+        run_id=run_id,
+        ledger_path=places.ledger,
+        endpoint=settings.release.endpoint,
+        configuration_folder=places.configurations,
+        tuned=int(tune),
+    )
+
+    return tfx.dsl.Pipeline(
+        pipeline_name=settings.name,
+        pipeline_root=places.artifacts,
+        metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(places.metadata),
+        components=[
+            manifest,
+            shards,
+            snapshot,
+            examples,
+            statistics,
+            schema,
+            example_validator,
+            baseline,
+            distribution_validator,
+            gate,
+            join,
+            hyperparameter_step,
+            trainer,
+            serving,
+            evaluator,
+            pusher,
+            release,
+        ],
+        # Every run leaves its own record; what is expensive (shards, snapshot) is idempotent by itself.
+        enable_cache=False,
+        # Beam in this process; later versions of the DirectRunner first try to download another runner.
+        beam_pipeline_args=["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"],
+    )
+
+
+def _location(settings: Settings, places: Places) -> Location:
+    warehouse = settings.warehouse
+    if warehouse.kind == "duckdb":
+        return Location(kind="duckdb", labels=places.labels, database=places.warehouse)
+    return Location(
+        kind="bigquery", labels=warehouse.labels, project=warehouse.project, dataset=warehouse.dataset
+    )

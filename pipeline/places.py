@@ -1,0 +1,77 @@
+"""Where a pipeline keeps its things on this machine: one folder, the store."""
+
+import dataclasses
+import os
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """The folders and files of a run.
+
+    Attributes:
+        store: Everything that runs leave behind.
+        images: Folder of JPEG files.
+        labels: The label edits.
+        schema: Folder of schema.pbtxt and gate.yaml.
+    """
+
+    store: str
+    images: str = ""
+    labels: str = ""
+    schema: str = ""
+
+    def _in_store(self, *parts: str) -> str:
+        return os.path.join(self.store, *parts)
+
+    @property
+    def metadata(self) -> str:
+        """SQLite file of ML Metadata: the lineage."""
+        return self._in_store("metadata.sqlite")
+
+    @property
+    def warehouse(self) -> str:
+        """DuckDB file of snapshots and indexes."""
+        return self._in_store("warehouse.duckdb")
+
+    @property
+    def shards(self) -> str:
+        """Image shards and their generations."""
+        return self._in_store("shards")
+
+    @property
+    def artifacts(self) -> str:
+        """TFX's pipeline root."""
+        return self._in_store("artifacts")
+
+    @property
+    def accepted(self) -> str:
+        """Pointer and statistics of each accepted snapshot."""
+        return self._in_store("accepted")
+
+    @property
+    def configurations(self) -> str:
+        """Best-known hyperparameters, one file a tuned and released snapshot."""
+        return self._in_store("configurations")
+
+    @property
+    def versions(self) -> str:
+        """SavedModels that were pushed, a folder a version."""
+        return self._in_store("serving", "versions")
+
+    @property
+    def ledger(self) -> str:
+        """The serving ledger."""
+        return self._in_store("serving", "ledger.jsonl")
+
+    @property
+    def lock(self) -> str:
+        """Held while a run uses the store."""
+        return self._in_store("lock")
+
+    def reports(self, run_id: str) -> str:
+        """Reports of a run, those of a rejected one included."""
+        return self._in_store("reports", run_id)
+
+    def log(self, run_id: str) -> str:
+        """Log of a run."""
+        return self._in_store("logs", f"{run_id}.log")

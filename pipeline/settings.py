@@ -1,0 +1,175 @@
+"""The settings of a pipeline: one frozen dataclass per concern, filled by `configs/*.yaml`.
+
+Defaults are production's and are written here or in `models/config.py`, once. The limits that stop
+a bad week are not here but in `schema/gate.yaml`, because analysts edit those.
+"""
+
+import dataclasses
+import pathlib
+from typing import Literal
+
+import pydantic
+
+from models.config import NetworkConfig, TrainingConfig, TuningConfig
+from pipeline import typed
+
+_PROJECT = pathlib.Path(__file__).resolve().parent.parent
+
+CONFIGS = pathlib.Path(__file__).parent / "configs"
+
+_IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+@typed.frozen
+class WarehouseSettings:
+    """Where the labels live.
+
+    Attributes:
+        kind: `duckdb` reads the label edits from a file and keeps snapshots in the store;
+            `bigquery` reads and keeps them in a data set.
+        project: Google Cloud project, for `bigquery`.
+        dataset: BigQuery data set that holds the label table and receives the snapshots.
+        labels: Name of the label table.
+    """
+
+    kind: Literal["duckdb", "bigquery"] = "bigquery"
+    project: str = ""
+    dataset: str = pydantic.Field(default="", pattern=r"^[A-Za-z0-9_]*$")
+    labels: str = pydantic.Field(default="labels", pattern=_IDENTIFIER)
+
+    def __post_init__(self):
+        if self.kind == "bigquery" and not (self.project and self.dataset):
+            raise ValueError("warehouse.kind bigquery needs warehouse.project and warehouse.dataset")
+
+
+@typed.frozen
+class ShardSettings:
+    """How photographs become image shards.
+
+    Attributes:
+        short_side: Pixels of the shorter side as stored; 256 serves a 224-pixel network.
+        quality: JPEG quality of what is stored, 50 to 100.
+        target_bytes: Size at which a shard is closed.
+        min_side: Pixels; a photograph whose shorter side is less goes to quarantine.
+        max_pixels: Width times height above which a file counts as a decompression bomb.
+        max_quarantine_share: Share of photographs, 0 to 1, above which the run fails.
+    """
+
+    short_side: int = pydantic.Field(default=256, ge=16, le=2048)
+    quality: int = pydantic.Field(default=90, ge=50, le=100)
+    target_bytes: int = pydantic.Field(default=128 * 2**20, ge=2**10)
+    min_side: int = pydantic.Field(default=64, ge=1)
+    max_pixels: int = pydantic.Field(default=100_000_000, ge=1)
+    max_quarantine_share: float = pydantic.Field(default=0.01, ge=0, le=1)
+
+
+@typed.frozen
+class SplitSettings:
+    """Which share of the photographs trains, steers and judges.
+
+    The split is a function of the group key alone, so a photograph never moves, and two photographs
+    of one product never straddle two splits.
+
+    Attributes:
+        train: Share that trains, 0 to 1.
+        val: Share for early stopping and tuning. What remains is `eval`, for the Evaluator alone.
+        group_by: Column whose value decides.
+        salt: Text mixed into the hash; another salt gives another division.
+        tuning_share: Share of train and val, stratified by class, that the tuning sample takes.
+    """
+
+    train: float = pydantic.Field(default=0.8, gt=0, lt=1)
+    val: float = pydantic.Field(default=0.1, gt=0, lt=1)
+    group_by: Literal["product_id", "image_id"] = "product_id"
+    salt: str = pydantic.Field(default="", pattern=r"^[A-Za-z0-9_-]*$")
+    tuning_share: float = pydantic.Field(default=0.12, gt=0, le=1)
+
+    def __post_init__(self):
+        if self.train + self.val >= 1:
+            raise ValueError(
+                f"splits.train + splits.val must leave a share for eval: {self.train} + {self.val} is not below 1"
+            )
+
+
+@typed.frozen
+class GateSettings:
+    """How the gate starts.
+
+    Attributes:
+        bootstrap: Whether a snapshot may be accepted although none was accepted before it, so that
+            drift cannot be judged. Set it for the first run of a pipeline; the run records it.
+    """
+
+    bootstrap: bool = False
+
+
+@typed.frozen
+class EvaluationSettings:
+    """What a candidate must reach on this week's eval split.
+
+    Attributes:
+        min_accuracy: Overall accuracy, 0 to 1.
+        max_accuracy_drop: How far below the serving model the candidate's accuracy may lie.
+        min_slice_examples: A class with fewer eval examples is left out of the per-class results.
+        batch_size: Examples a batch.
+    """
+
+    min_accuracy: float = pydantic.Field(default=0.8, ge=0, le=1)
+    max_accuracy_drop: float = pydantic.Field(default=0.0, ge=0, le=1)
+    min_slice_examples: int = pydantic.Field(default=50, ge=1)
+    batch_size: int = pydantic.Field(default=64, ge=1)
+
+
+@typed.frozen
+class ReleaseSettings:
+    """Where a blessed model goes.
+
+    Attributes:
+        endpoint: Name of the endpoint in the serving ledger.
+    """
+
+    endpoint: str = pydantic.Field(default="default", pattern=r"^[a-z][a-z0-9-]{0,62}$")
+
+
+@typed.frozen
+class Settings:
+    """All settings of one pipeline.
+
+    Attributes:
+        name: Name of the pipeline; Vertex takes lower-case letters, digits and hyphens.
+    """
+
+    name: str = pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,127}$")
+    warehouse: WarehouseSettings
+    shards: ShardSettings = pydantic.Field(default_factory=ShardSettings)
+    splits: SplitSettings = pydantic.Field(default_factory=SplitSettings)
+    gate: GateSettings = pydantic.Field(default_factory=GateSettings)
+    network: NetworkConfig = pydantic.Field(default_factory=NetworkConfig)
+    training: TrainingConfig = pydantic.Field(default_factory=TrainingConfig)
+    tuning: TuningConfig = pydantic.Field(default_factory=TuningConfig)
+    evaluation: EvaluationSettings = pydantic.Field(default_factory=EvaluationSettings)
+    release: ReleaseSettings = pydantic.Field(default_factory=ReleaseSettings)
+
+    def __post_init__(self):
+        if self.network.image_size > self.shards.short_side:
+            raise ValueError(
+                f"network.image_size {self.network.image_size} exceeds shards.short_side "
+                f"{self.shards.short_side}: the network would only see enlarged pixels"
+            )
+
+
+def load(path: str | pathlib.Path) -> Settings:
+    """Reads the settings of a pipeline from a YAML file.
+
+    Args:
+        path: The file. A relative `training.backbone` in it is meant from the project's folder.
+
+    Raises:
+        SettingsError: The file cannot be used as it is.
+    """
+    settings = typed.load(Settings, path)
+    backbone = settings.training.backbone
+    if backbone and "://" not in backbone:
+        training = dataclasses.replace(settings.training, backbone=str(_PROJECT / backbone))
+        settings = dataclasses.replace(settings, training=training)
+    return settings

@@ -1,0 +1,1 @@
+"""Photographs, packed once: JPEG files become immutable TFRecord shards with an index."""

@@ -1,0 +1,83 @@
+"""The store's lock and the ids of runs: one run at a time, and none that ended is thought to be running."""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+
+from pipeline.errors import StoreBusy
+from pipeline.lineage.mlmd import MLMDLineage
+from pipeline.places import Places
+
+
+def new_run_id(snapshot_date: str) -> str:
+    """An id that sorts by snapshot and by start: `20260302-20261201T053000Z`."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return f"{snapshot_date.replace('-', '')}-{now:%Y%m%dT%H%M%SZ}"
+
+
+@contextlib.contextmanager
+def exclusive(places: Places, run_id: str) -> Iterator[None]:
+    """Holds the store for one run.
+
+    The kernel lets go of the lock when the process ends, however it ends. What the lock file says
+    tells who holds it, and after a kill which run was cut off: its unfinished steps are marked as
+    cancelled in the lineage.
+
+    Raises:
+        StoreBusy: Another run holds the store.
+    """
+    os.makedirs(places.store, exist_ok=True)
+    with open(places.lock, "a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(places)
+            raise StoreBusy(
+                f"another run uses the store {places.store}: run {holder.get('run_id', 'unknown')}, process "
+                f"{holder.get('pid', 'unknown')}, since {holder.get('since', 'unknown')}. Wait for it to end, or "
+                "choose another store with --store"
+            ) from error
+        cut_off = _holder(places).get("run_id")
+        if cut_off and pathlib.Path(places.metadata).is_file():
+            MLMDLineage(places.metadata).cancel(cut_off)
+        since = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        _rewrite(stream, json.dumps({"run_id": run_id, "pid": os.getpid(), "since": since}))
+        try:
+            yield
+        finally:
+            if pathlib.Path(places.metadata).is_file():
+                MLMDLineage(places.metadata).cancel(run_id)
+            _rewrite(stream, "")
+
+
+@contextlib.contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Lets SIGTERM end a run the way Ctrl-C does: with its steps marked and its store released."""
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _holder(places: Places) -> dict:
+    try:
+        return json.loads(pathlib.Path(places.lock).read_text(encoding="utf-8") or "{}")
+    except (OSError, ValueError):
+        return {}
+
+
+def _rewrite(stream, text: str) -> None:
+    stream.seek(0)
+    stream.truncate()
+    stream.write(text)
+    stream.flush()

@@ -1,0 +1,54 @@
+"""The closing words of a run: what went in, what came out, what to try next."""
+
+import datetime
+
+from pipeline.lineage import audit
+from pipeline.lineage.mlmd import MLMDLineage
+from pipeline.places import Places
+
+
+def of_run(places: Places, run_id: str) -> str:
+    """Tells a finished run in a dozen lines.
+
+    Args:
+        places: Where its things lie.
+        run_id: Its id.
+
+    Returns:
+        Text for a terminal.
+    """
+    facts = audit.run_facts(MLMDLineage(places.metadata).run(run_id))
+    evaluation, release = facts["evaluation"], facts["release"]
+    weakest = (
+        f"; weakest class {evaluation['weakest_class']} {evaluation['weakest_accuracy']:.3f}"
+        if evaluation["weakest_class"]
+        else "; no class has enough eval examples to be judged alone"
+    )
+    against = (
+        f", the serving model has {evaluation['baseline_accuracy']:.3f}"
+        if evaluation["baseline_accuracy"] is not None
+        else ", nothing served before"
+    )
+    lines = [
+        "",
+        f"run        {run_id}",
+        f"snapshot   {facts['snapshot']}, checksum {facts['checksum'][:16]}, {facts['rows']} labels",
+        f"images     {facts['shards']['images']} in shards, {facts['shards']['quarantined']} in quarantine",
+        f"gate       {facts['gate']['verdict']}" + (" (bootstrap: no baseline for drift)" if facts["gate"]["bootstrap"] else ""),
+        f"           report: {places.reports(run_id)}/gate.html",
+        f"eval       accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} photographs{against}{weakest}",
+        f"blessed    {'yes' if evaluation['blessed'] else 'no: ' + '; '.join(evaluation['failures'])}",
+        f"weights    {release['weights_sha256'][:16]}",
+    ]
+    if release["released"]:
+        lines.append(f"serves     version {release['version']} at endpoint {release['endpoint']}, {release['path']}")
+    else:
+        lines.append(f"serves     unchanged: {release['reason']}")
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    lines += [
+        "",
+        "Try next:",
+        "  .venv/bin/python -m pipeline predict data/sample/images/*.jpg",
+        f"  .venv/bin/python -m pipeline audit serving --on {today}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The rules that a snapshot must pass before anything trains on it."""

@@ -1,0 +1,101 @@
+"""Gathers the facts that the gate judges, from the warehouse and from what TFX's validators wrote."""
+
+import pathlib
+
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
+
+from pipeline.errors import SettingsError
+from pipeline.validation.rules import Facts
+from pipeline.warehouse import Warehouse, queries
+
+
+def read_classes(path: str | pathlib.Path) -> list[str]:
+    """Reads the classes from a schema: the string domain of its feature `label`, in that order.
+
+    Raises:
+        SettingsError: The file is no schema, or its `label` has no domain.
+    """
+    try:
+        schema = text_format.Parse(pathlib.Path(path).read_text(encoding="utf-8"), schema_pb2.Schema())
+    except (OSError, text_format.ParseError) as error:
+        raise SettingsError(f"cannot read the schema {path}: {error}") from error
+    domains = {domain.name: list(domain.value) for domain in schema.string_domain}
+    for feature in schema.feature:
+        if feature.name == "label":
+            classes = list(feature.string_domain.value) or domains.get(feature.domain, [])
+            if len(classes) < 2 or len(set(classes)) != len(classes):
+                raise SettingsError(f"{path}: the domain of the feature label needs two or more different classes, not {classes}")
+            return classes
+    raise SettingsError(f"{path} has no feature label: the classes are the string_domain of that feature")
+
+
+def read_anomalies(folder: str) -> list[str]:
+    """Reads what ExampleValidator or DistributionValidator wrote, one text an anomaly."""
+    found = []
+    for path in sorted(pathlib.Path(folder).glob("*/*.pb")):
+        anomalies = anomalies_pb2.Anomalies.FromString(path.read_bytes())
+        where = path.parent.name.removeprefix("Split-").removeprefix("SplitPair-")
+        for feature, info in sorted(anomalies.anomaly_info.items()):
+            # DistributionValidator clears the descriptions and leaves the reasons.
+            texts = [reason.description or reason.short_description for reason in info.reason] or [info.description]
+            found += [f"{where}: {feature}: {text}" for text in texts]
+        if anomalies.HasField("dataset_anomaly_info"):
+            found += [f"{where}: {reason.description}" for reason in anomalies.dataset_anomaly_info.reason]
+        if anomalies.data_missing:
+            found.append(f"{where}: there is no data")
+    return found
+
+
+def gather(
+    warehouse: Warehouse,
+    snapshot: str,
+    index: str,
+    examples_query: str,
+    baseline: str | None,
+    classes: list[str],
+    schema_anomalies: list[str],
+    drift_anomalies: list[str],
+) -> Facts:
+    """Asks the warehouse what the gate must know.
+
+    Args:
+        warehouse: An open warehouse.
+        snapshot: Name of the snapshot table.
+        index: Name of the table that holds the shard index.
+        examples_query: The query whose rows became Examples.
+        baseline: Name of the last accepted snapshot's table, or None.
+        classes: Classes of the schema.
+        schema_anomalies: Texts from `read_anomalies`.
+        drift_anomalies: Texts from `read_anomalies`.
+
+    Returns:
+        The facts.
+    """
+    table, index = warehouse.address(snapshot), warehouse.address(index)
+    counts = {row["label"]: row["n"] for row in warehouse.rows(queries.class_counts(table))}
+    baseline_counts, relabelled, common = None, [], 0
+    if baseline:
+        before = warehouse.address(baseline)
+        baseline_counts = {row["label"]: row["n"] for row in warehouse.rows(queries.class_counts(before))}
+        relabelled = [
+            (row["image_id"], row["before_label"], row["after_label"])
+            for row in warehouse.rows(queries.relabelled(table, before))
+        ]
+        common = next(warehouse.rows(queries.common_images(table, before)))["n"]
+    return Facts(
+        class_counts=counts,
+        eval_counts={
+            row["label"]: row["n"] for row in warehouse.rows(queries.split_counts(examples_query)) if row["split"] == "eval"
+        },
+        classes=classes,
+        duplicates=[(row["image_id"], row["labels"]) for row in warehouse.rows(queries.duplicates(table))],
+        orphans=[(row["image_id"], row["label"]) for row in warehouse.rows(queries.orphans(table, index))],
+        unknown=[(label, count) for label, count in sorted(counts.items()) if label not in classes],
+        relabelled=relabelled,
+        baseline_counts=baseline_counts,
+        baseline_table=baseline,
+        common_images=common,
+        schema_anomalies=schema_anomalies,
+        drift_anomalies=drift_anomalies,
+    )

@@ -1,0 +1,154 @@
+"""The interface to the place where labels live, and the facts that identify a snapshot."""
+
+import abc
+import dataclasses
+import datetime
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.errors import PipelineError
+
+# The label table is a log of edits: the newest edit of an image is its label; an empty label
+# withdraws the image. Column: BigQuery type.
+LABEL_COLUMNS = {
+    "image_id": "STRING",
+    "product_id": "STRING",
+    "label": "STRING",
+    "source": "STRING",
+    "updated_at": "TIMESTAMP",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """One dated, immutable table of labels.
+
+    Attributes:
+        date: The day whose run it serves, `YYYY-MM-DD`.
+        as_of: The instant, UTC, before which an edit counts: the day's first.
+        table: Table name, `labels_YYYYMMDD`.
+        uri: Where that table is, for people and for the lineage.
+        source: The label table that it was taken from.
+        rows: Number of rows.
+        checksum: SHA-256 over the content, independent of row order and of the warehouse.
+        schema_fingerprint: SHA-256 over column names and types.
+    """
+
+    date: str
+    as_of: str
+    table: str
+    uri: str
+    source: str
+    rows: int
+    checksum: str
+    schema_fingerprint: str
+
+
+def parse_date(text: str) -> datetime.date:
+    """Reads a snapshot date.
+
+    Raises:
+        PipelineError: `text` is no date of the calendar written YYYY-MM-DD.
+    """
+    try:
+        if len(text) != 10:
+            raise ValueError("not ten characters")
+        return datetime.date.fromisoformat(text)
+    except ValueError as error:
+        raise PipelineError(
+            f"there is no snapshot date {text!r} ({error}): give a day as YYYY-MM-DD, such as 2026-03-02"
+        ) from error
+
+
+def as_of(date: datetime.date) -> datetime.datetime:
+    """The instant before which an edit belongs to the snapshot of `date`: midnight UTC.
+
+    Work that analysts do on the day of the retrain itself therefore waits for the next one, whatever
+    hour the run starts at, and a run that is repeated later reads the same edits.
+    """
+    return datetime.datetime.combine(date, datetime.time(), tzinfo=datetime.timezone.utc)
+
+
+def snapshot_table(date: datetime.date) -> str:
+    """Name of the snapshot table of `date`."""
+    return f"labels_{date:%Y%m%d}"
+
+
+def checksum(rows: int, lanes: Sequence[int]) -> str:
+    """Digests the order-independent content sums of `queries.content_sums`.
+
+    Args:
+        rows: Number of rows.
+        lanes: Eight sums over all rows of the eight 32-bit words of a row's SHA-256. Sums commute,
+            so order does not matter; unlike XOR, they notice a row that stands there twice.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    return hashlib.sha256(f"{rows}:{','.join(str(int(lane)) for lane in lanes)}".encode()).hexdigest()
+
+
+def schema_fingerprint(columns: Mapping[str, str]) -> str:
+    """SHA-256 over `name:type` of each column in order."""
+    return hashlib.sha256("\n".join(f"{name}:{kind}" for name, kind in columns.items()).encode()).hexdigest()
+
+
+class Warehouse(abc.ABC):
+    """Reads the label table, keeps snapshots and shard indexes, runs queries over them.
+
+    Queries are written in BigQuery's dialect; table names in them come from `address`. Use it as a
+    context manager.
+    """
+
+    def __enter__(self) -> "Warehouse":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Releases the connection; safe to call twice."""
+
+    @abc.abstractmethod
+    def address(self, table: str) -> str:
+        """Returns `table` as it stands in a query, quoted.
+
+        Raises:
+            PipelineError: `table` is no plain identifier.
+        """
+
+    @abc.abstractmethod
+    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Runs a query.
+
+        Args:
+            query: SQL in BigQuery's dialect; `@name` stands for a parameter.
+            parameters: Value of each parameter; values never become part of the text.
+
+        Returns:
+            The rows, streamed, each as a mapping from column to value.
+
+        Raises:
+            PipelineError: The warehouse refuses the query or cannot be reached.
+        """
+
+    @abc.abstractmethod
+    def snapshot(self, date: datetime.date) -> Snapshot:
+        """Makes the snapshot of `date`, or checks the one that is there.
+
+        Creation is atomic; a second call for the same date, even from another process, returns the
+        same snapshot.
+
+        Raises:
+            PipelineError: The date lies in the future, no label was edited before it, the label
+                table is empty or lacks a column, or the snapshot was altered since it was made.
+        """
+
+    @abc.abstractmethod
+    def load_parquet(self, path: str, table: str) -> None:
+        """Loads a Parquet file as `table`, atomically, unless a table of that name is there.
+
+        The name must carry the content's digest: a table that is there is taken to be the same.
+        """

@@ -1,0 +1,187 @@
+"""The production warehouse: BigQuery, through Google's client and application default credentials."""
+
+import datetime
+import re
+
+from google.api_core import exceptions
+from google.cloud import bigquery
+
+from pipeline.errors import PipelineError
+from pipeline.warehouse import queries
+from pipeline.warehouse.base import (
+    LABEL_COLUMNS,
+    Snapshot,
+    Warehouse,
+    as_of,
+    checksum,
+    schema_fingerprint,
+    snapshot_table,
+)
+
+_PARAMETER_TYPES = {str: "STRING", int: "INT64", float: "FLOAT64", bool: "BOOL", datetime.datetime: "TIMESTAMP"}
+
+
+class BigQueryWarehouse(Warehouse):
+    """Label table, snapshots and shard indexes in one data set.
+
+    A snapshot's facts are kept in its table's description, which BigQuery writes with the table, in
+    one step.
+
+    Args:
+        project: Google Cloud project.
+        dataset: Data set.
+        labels: Name of the label table.
+        client: A client to use instead of a new one for `project`.
+    """
+
+    def __init__(self, project: str, dataset: str, labels: str, client: bigquery.Client | None = None):
+        self._dataset = f"{project}.{dataset}"
+        self._labels = labels
+        self._client = client or bigquery.Client(project=project)
+
+    def close(self):
+        self._client.close()
+
+    def address(self, table):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", table):
+            raise PipelineError(f"{table!r} is no table name: letters, digits and underscores only")
+        return f"`{self._dataset}.{table}`"
+
+    def rows(self, query, parameters=None):
+        job = self._run(query, parameters)
+        for row in job:
+            yield dict(row.items())
+
+    def snapshot(self, date):
+        instant = as_of(date)
+        if instant > datetime.datetime.now(datetime.timezone.utc):
+            raise PipelineError(
+                f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
+            )
+        table = snapshot_table(date)
+        recorded = self._recorded(table)
+        if recorded is None:
+            self._check_bounds(date, instant)
+            recorded = self._create(table, date, instant)
+        found = self._content(table)
+        if found != (recorded.rows, recorded.checksum):
+            raise PipelineError(
+                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
+                f"{recorded.checksum[:12]}, it has {found[0]} rows and checksum {found[1][:12]}. A snapshot is never "
+                "changed or overwritten: bring its first state back by time travel"
+            )
+        return recorded
+
+    def load_parquet(self, path, table):
+        destination = f"{self._dataset}.{table}"
+        config = bigquery.LoadJobConfig(
+            source_format=bigquery.SourceFormat.PARQUET, write_disposition=bigquery.WriteDisposition.WRITE_EMPTY
+        )
+        try:
+            if path.startswith("gs://"):
+                job = self._client.load_table_from_uri(path, destination, job_config=config)
+            else:
+                with open(path, "rb") as stream:
+                    job = self._client.load_table_from_file(stream, destination, job_config=config)
+            job.result()
+        except exceptions.GoogleAPICallError as error:
+            # WRITE_EMPTY refuses a table that is there, and the name carries the content's digest.
+            if "Already Exists" not in str(error) and "duplicate" not in str(error):
+                raise PipelineError(f"cannot load {path} into {destination}: {error.message}") from error
+
+    def _create(self, table, date, instant) -> Snapshot:
+        """Makes the rows under a name of their own, then publishes them with their facts in one statement.
+
+        CREATE TABLE refuses a name that is taken: of two launches at once, one publishes and the
+        other finds the table there.
+        """
+        staging = f"{table}_staging_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d%H%M%S%f}"
+        config = bigquery.QueryJobConfig(
+            query_parameters=[bigquery.ScalarQueryParameter("as_of", "TIMESTAMP", instant)],
+            destination=f"{self._dataset}.{staging}",
+            write_disposition=bigquery.WriteDisposition.WRITE_EMPTY,
+        )
+        try:
+            self._client.query(queries.labels_as_of(self.address(self._labels)), job_config=config).result()
+            rows, digest = self._content(staging)
+            if rows == 0:
+                raise PipelineError(
+                    f"every label in {self.address(self._labels)} is withdrawn as of {date}: nothing is left to train on"
+                )
+            # The description holds identifiers, digits and a date only, so quoting it is safe.
+            description = _describe(rows, digest, instant, f"{self._dataset}.{self._labels}")
+            self._client.query(
+                f"CREATE TABLE {self.address(table)} OPTIONS (description = '{description}') AS "
+                f"SELECT * FROM {self.address(staging)}"
+            ).result()
+        except exceptions.GoogleAPICallError as error:
+            if "Already Exists" not in str(error) and "duplicate" not in str(error):
+                raise PipelineError(f"cannot make the snapshot {self._dataset}.{table}: {error.message}") from error
+        finally:
+            self._client.delete_table(f"{self._dataset}.{staging}", not_found_ok=True)
+        recorded = self._recorded(table)
+        if recorded is None:
+            raise PipelineError(f"the snapshot {self._dataset}.{table} vanished while it was made: run again")
+        return recorded
+
+    def _recorded(self, name) -> Snapshot | None:
+        try:
+            table = self._client.get_table(f"{self._dataset}.{name}")
+        except exceptions.NotFound:
+            return None
+        except exceptions.GoogleAPICallError as error:
+            raise PipelineError(f"cannot reach {self._dataset}.{name}: {error.message}") from error
+        facts = _read_description(table.description or "")
+        if facts is None:
+            raise PipelineError(
+                f"the table {self._dataset}.{name} was not made by this pipeline (its description lacks the "
+                "snapshot's facts): rename it, then run again"
+            )
+        return Snapshot(
+            date=facts["as_of"][:10],
+            as_of=facts["as_of"],
+            table=name,
+            uri=f"bigquery:{self._dataset}.{name}",
+            source=facts["source"],
+            rows=int(facts["rows"]),
+            checksum=facts["checksum"],
+            schema_fingerprint=schema_fingerprint(LABEL_COLUMNS),
+        )
+
+    def _content(self, table) -> tuple[int, str]:
+        row = next(self.rows(queries.content_sums(self.address(table))))
+        return row["n"], checksum(row["n"], [row[f"lane_{lane}"] or 0 for lane in range(8)])
+
+    def _check_bounds(self, date, instant):
+        bounds = next(self.rows(queries.label_bounds(self.address(self._labels))))
+        if bounds["edits"] == 0:
+            raise PipelineError(f"the label table {self._dataset}.{self._labels} is empty: there is nothing to take a snapshot of")
+        if bounds["first_edit"] >= instant:
+            raise PipelineError(
+                f"no label was edited before {date} in {self._dataset}.{self._labels}: the first edit is of "
+                f"{bounds['first_edit']:%Y-%m-%d %H:%M} UTC"
+            )
+
+    def _run(self, query, parameters):
+        config = bigquery.QueryJobConfig(
+            query_parameters=[
+                bigquery.ScalarQueryParameter(name, _PARAMETER_TYPES[type(value)], value)
+                for name, value in (parameters or {}).items()
+            ]
+        )
+        try:
+            return self._client.query(query, job_config=config).result()
+        except exceptions.GoogleAPICallError as error:
+            raise PipelineError(f"BigQuery refused a query: {error.message}") from error
+
+
+def _describe(rows: int, digest: str, instant: datetime.datetime, source: str) -> str:
+    return f"Label snapshot. rows={rows} checksum={digest} as_of={instant.isoformat()} source={source}"
+
+
+def _read_description(text: str) -> dict[str, str] | None:
+    found = re.fullmatch(
+        r"Label snapshot\. rows=(?P<rows>\d+) checksum=(?P<checksum>[0-9a-f]{64}) as_of=(?P<as_of>\S+) source=(?P<source>\S+)",
+        text,
+    )
+    return found.groupdict() if found else None

@@ -1,0 +1,220 @@
+"""The embedded warehouse: label edits in a CSV or Parquet file, snapshots in a DuckDB file."""
+
+import datetime
+import pathlib
+import re
+
+import duckdb
+import sqlglot
+
+from pipeline.errors import PipelineError
+from pipeline.warehouse import queries
+from pipeline.warehouse.base import (
+    LABEL_COLUMNS,
+    Snapshot,
+    Warehouse,
+    as_of,
+    checksum,
+    schema_fingerprint,
+    snapshot_table,
+)
+
+# What is recorded when a snapshot is made, and checked whenever it is used again.
+_REGISTRY = """
+CREATE TABLE IF NOT EXISTS snapshots (
+  table_name VARCHAR PRIMARY KEY, date VARCHAR, as_of VARCHAR, source VARCHAR,
+  row_count BIGINT, checksum VARCHAR, schema_fingerprint VARCHAR
+)"""
+
+_BATCH = 10_000
+
+
+class DuckDBWarehouse(Warehouse):
+    """Labels in a file, snapshots in one database file beside the other local state.
+
+    Args:
+        database: Path of the database file; made when missing.
+        labels: Path of the label edits: CSV with a header, or Parquet, with the columns of
+            `LABEL_COLUMNS`.
+
+    Raises:
+        PipelineError: The database cannot be opened.
+    """
+
+    def __init__(self, database: str, labels: str):
+        self._database = database
+        self._labels = pathlib.Path(labels)
+        try:
+            self._connection = duckdb.connect(database)
+        except duckdb.Error as error:
+            raise PipelineError(f"cannot open the warehouse {database}: {error}") from error
+        self._connection.execute("SET TimeZone = 'UTC'")
+        # One thread: aggregates that depend on arrival order then have one answer.
+        self._connection.execute("SET threads = 1")
+        self._connection.execute(_REGISTRY)
+
+    def close(self):
+        self._connection.close()
+
+    def address(self, table):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", table):
+            raise PipelineError(f"{table!r} is no table name: letters, digits and underscores only")
+        return f"`{table}`"
+
+    def rows(self, query, parameters=None):
+        # A cursor of its own, so that one query may run while another one's rows are still read.
+        cursor = self._connection.cursor()
+        cursor.execute("SET TimeZone = 'UTC'")
+        return self._rows(cursor, query, parameters)
+
+    def snapshot(self, date):
+        instant = as_of(date)
+        if instant > datetime.datetime.now(datetime.timezone.utc):
+            raise PipelineError(
+                f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
+            )
+        table = snapshot_table(date)
+        recorded = self._recorded(table)
+        if recorded is None:
+            recorded = self._create(table, date, instant)
+        found = self._content(table)
+        if found != (recorded.rows, recorded.checksum):
+            raise PipelineError(
+                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
+                f"{recorded.checksum[:12]}, it has {found[0]} rows and checksum {found[1][:12]}. A snapshot is never "
+                "changed or overwritten: restore the database file from its backup"
+            )
+        return recorded
+
+    def load_parquet(self, path, table):
+        self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._quoted(table)} AS SELECT * FROM read_parquet(?)", [path]
+        )
+
+    def _create(self, table, date, instant) -> Snapshot:
+        # One transaction: a killed run leaves neither a table without its record nor the reverse.
+        self._connection.execute("BEGIN")
+        try:
+            self._load_edits()
+            self._check_bounds(date, instant)
+            select = self._translate(queries.labels_as_of(self.address("edits")))
+            self._connection.execute(
+                f"CREATE TABLE {self._quoted(table)} AS {select} ORDER BY image_id, label, source", {"as_of": instant}
+            )
+            rows, digest = self._content(table)
+            if rows == 0:
+                raise PipelineError(f"every label in {self._labels} is withdrawn as of {date}: nothing is left to train on")
+            snapshot = Snapshot(
+                date=str(date),
+                as_of=instant.isoformat(),
+                table=table,
+                uri=f"duckdb:{self._database}#{table}",
+                source=str(self._labels),
+                rows=rows,
+                checksum=digest,
+                schema_fingerprint=schema_fingerprint(LABEL_COLUMNS),
+            )
+            self._connection.execute(
+                "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [table, snapshot.date, snapshot.as_of, snapshot.source, rows, digest, snapshot.schema_fingerprint],
+            )
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        return snapshot
+
+    def _recorded(self, table) -> Snapshot | None:
+        row = self._connection.execute("SELECT * FROM snapshots WHERE table_name = ?", [table]).fetchone()
+        if row is None:
+            return None
+        name, date, instant, source, count, digest, fingerprint = row
+        return Snapshot(
+            date=date,
+            as_of=instant,
+            table=name,
+            uri=f"duckdb:{self._database}#{name}",
+            source=source,
+            rows=count,
+            checksum=digest,
+            schema_fingerprint=fingerprint,
+        )
+
+    def _content(self, table) -> tuple[int, str]:
+        try:
+            row = self._one(queries.content_sums(self.address(table)))
+        except PipelineError as error:
+            raise PipelineError(
+                f"snapshot duckdb:{self._database}#{table} is recorded but cannot be read: {error}. A snapshot is "
+                "never changed or overwritten: restore the database file from its backup"
+            ) from error
+        return row["n"], checksum(row["n"], [row[f"lane_{lane}"] or 0 for lane in range(8)])
+
+    def _load_edits(self):
+        """Reads the label file into the temporary table `edits`, every column as its type."""
+        if not self._labels.is_file():
+            raise PipelineError(f"there is no label table {self._labels}: give the folder that holds labels.csv by --data")
+        reader = (
+            "read_parquet(?)"
+            if self._labels.suffix == ".parquet"
+            # Everything as text first: a column of digits must not lose its leading zeros. One
+            # thread and a header, so that the same bytes always parse the same way.
+            else "read_csv(?, header=true, delim=',', quote='\"', escape='\"', all_varchar=true, nullstr=['\\N'], strict_mode=true)"
+        )
+        try:
+            relation = self._connection.execute(f"DESCRIBE SELECT * FROM {reader}", [str(self._labels)]).fetchall()
+            missing = [name for name in LABEL_COLUMNS if name not in {row[0] for row in relation}]
+            if missing:
+                raise PipelineError(
+                    f"{self._labels} lacks the column(s) {', '.join(missing)}: it must have {', '.join(LABEL_COLUMNS)}"
+                )
+            columns = ", ".join(
+                f"CAST({name} AS {'TIMESTAMPTZ' if kind == 'TIMESTAMP' else 'VARCHAR'}) AS {name}"
+                for name, kind in LABEL_COLUMNS.items()
+            )
+            self._connection.execute(
+                f"CREATE OR REPLACE TEMP TABLE edits AS SELECT {columns} FROM {reader}", [str(self._labels)]
+            )
+        except duckdb.Error as error:
+            raise PipelineError(f"cannot read the label table {self._labels}: {_brief(error)}") from error
+        row = self._connection.execute(
+            "SELECT COUNT(*) FROM edits WHERE image_id IS NULL OR image_id = '' OR updated_at IS NULL"
+        ).fetchone()
+        if row[0]:
+            raise PipelineError(f"{self._labels} has {row[0]} edit(s) without image_id or updated_at: complete or remove them")
+
+    def _check_bounds(self, date, instant):
+        bounds = self._one(queries.label_bounds(self.address("edits")))
+        if bounds["edits"] == 0:
+            raise PipelineError(f"the label table {self._labels} is empty: there is nothing to take a snapshot of")
+        if bounds["first_edit"] >= instant:
+            raise PipelineError(
+                f"no label was edited before {date} in {self._labels}: the first edit is of "
+                f"{bounds['first_edit']:%Y-%m-%d %H:%M} UTC, so the first snapshot date is "
+                f"{(bounds['first_edit'] + datetime.timedelta(days=1)).date()}"
+            )
+
+    def _one(self, query: str) -> dict:
+        """First row of a query inside the connection's own transaction, temporary tables included."""
+        return next(self._rows(self._connection, query, None))
+
+    def _rows(self, connection, query, parameters):
+        try:
+            cursor = connection.execute(self._translate(query), dict(parameters or {}))
+        except duckdb.Error as error:
+            raise PipelineError(f"the warehouse {self._database} refused a query: {_brief(error)}") from error
+        names = [column[0] for column in cursor.description]
+        while batch := cursor.fetchmany(_BATCH):
+            for row in batch:
+                yield dict(zip(names, row, strict=True))
+
+    def _translate(self, query: str) -> str:
+        (statement,) = sqlglot.transpile(query, read="bigquery", write="duckdb")
+        return statement
+
+    def _quoted(self, table: str) -> str:
+        return self.address(table).replace("`", '"')
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

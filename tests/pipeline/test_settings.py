@@ -1,0 +1,84 @@
+"""Settings files: what they may say, and what is said when they are wrong."""
+
+import pathlib
+
+import pytest
+import yaml
+
+from pipeline import settings, typed
+from pipeline.errors import SettingsError
+from pipeline.validation.rules import Limits
+
+ROOT = pathlib.Path(__file__).parents[2]
+LOCAL = settings.CONFIGS / "local.yaml"
+
+
+def changed(tmp_path, **groups):
+    """local.yaml with some fields set otherwise, as a new file."""
+    content = yaml.safe_load(LOCAL.read_text())
+    for group, fields in groups.items():
+        if isinstance(fields, dict):
+            content.setdefault(group, {}).update(fields)
+        else:
+            content[group] = fields
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_the_committed_files_load():
+    assert settings.load(LOCAL).warehouse.kind == "duckdb"
+    assert settings.load(settings.CONFIGS / "vertex.yaml").warehouse.kind == "bigquery"
+    assert typed.load(Limits, ROOT / "schema" / "gate.yaml").max_orphans == 0
+
+
+def test_plain_data_makes_the_same_settings_again():
+    loaded = settings.load(LOCAL)
+    assert typed.from_dict(settings.Settings, typed.to_dict(loaded), "again") == loaded
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ({"shards": {"shortside": 3}}, ["shards.shortside", "no such setting", "short_side", "3"]),
+        ({"shardz": {"x": 1}}, ["shardz", "no such setting", "shards"]),
+        ({"shards": {"short_side": "112"}}, ["shards.short_side", "integer", "'112'"]),
+        ({"splits": {"train": 1.5}}, ["splits.train", "less than 1", "1.5"]),
+        ({"splits": {"train": 0.9, "val": 0.2}}, ["splits", "leave a share for eval", "0.9 + 0.2"]),
+        ({"splits": {"salt": "'; DROP TABLE labels; --"}}, ["splits.salt", "pattern"]),
+        ({"name": "Capital Letters"}, ["name", "pattern", "'Capital Letters'"]),
+        ({"warehouse": {"kind": "oracle"}}, ["warehouse.kind", "'duckdb' or 'bigquery'", "'oracle'"]),
+        ({"warehouse": {"kind": "bigquery"}}, ["warehouse", "project"]),
+        ({"training": {"batch_size": 0}}, ["training.batch_size", "0"]),
+        ({"training": {"learning_rate": -1.0}}, ["training.learning_rate", "-1.0"]),
+        ({"network": {"image_size": 224}}, ["image_size 224", "short_side"]),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value(tmp_path, groups, words):
+    path = changed(tmp_path, **groups)
+    with pytest.raises(SettingsError) as raised:
+        settings.load(path)
+    for word in [str(path), *words]:
+        assert word in str(raised.value)
+
+
+def test_every_wrong_field_is_named_at_once(tmp_path):
+    path = changed(tmp_path, shards={"quality": 3}, splits={"val": 0})
+    with pytest.raises(SettingsError, match=r"(?s)shards\.quality.*splits\.val"):
+        settings.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("name: [", "not valid YAML"), ("- 1", "mapping"), ("", "required"), ("name: x", "warehouse: this setting is required")],
+)
+def test_a_file_that_is_no_settings_file(tmp_path, text, words):
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        settings.load(path)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(SettingsError, match="cannot read the settings file"):
+        settings.load(tmp_path / "none.yaml")
