@@ -1,0 +1,210 @@
+"""The story of the README, as its commands tell it."""
+
+import json
+import re
+
+import pytest
+
+from pipeline.lineage import audit
+from pipeline.lineage.mlmd import MLMDLineage
+from pipeline.release import ledger
+from tests.end_to_end.conftest import ROOT, command
+
+pytestmark = pytest.mark.timeout(1500)
+
+
+def run_id(done) -> str:
+    return re.search(r"^Run (\S+)$", done.out, re.MULTILINE)[1]
+
+
+@pytest.fixture(scope="module")
+def lineage(story):
+    return MLMDLineage(str(story.store / "metadata.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def facts(story, lineage):
+    """Facts of each run by its name in the story."""
+    names = ("first", "interrupted", "second", "bad", "again", "too weak", "old")
+    return {name: audit.run_facts(lineage.run(run_id(story.runs[name]))) for name in names}
+
+
+@pytest.mark.parametrize("name", ["first", "second", "again", "too weak", "old"])
+def test_a_good_week_ends_well(story, name):
+    done = story.runs[name]
+    assert done.status == 0, done.out + done.err
+    assert done.err == ""
+
+
+def test_the_terminal_shows_every_step_with_its_time_and_the_epochs(story):
+    out = story.runs["first"].out
+    steps = re.findall(r"^\[ *(\d+)/(\d+)\] (\w+)", out, re.MULTILINE)
+    assert [int(position) for position, _, _ in steps] == list(range(1, len(steps) + 1))
+    assert len(steps) == int(steps[0][1]) == 17
+    assert {"ImageSharder", "SnapshotGate", "Trainer", "Evaluator", "ReleasePusher", "ServingLedger"} <= {step for *_, step in steps}
+    assert len(re.findall(r"\d+\.\d s$", out, re.MULTILINE)) >= len(steps)
+    assert re.search(r"epoch 1/3", out)
+
+
+def test_the_summary_says_what_a_person_wants_to_know(story, facts):
+    out = story.runs["second"].out
+    known = facts["second"]
+    for word in [
+        known["run_id"],
+        f"labels_20260309, checksum {known['checksum'][:16]}, 163 labels",
+        "is accepted",
+        f"accuracy {known['evaluation']['accuracy']:.3f} on {known['evaluation']['examples']} photographs",
+        "weakest class",
+        "blessed    yes",
+        "serves     version",
+        "python -m pipeline predict",
+        "python -m pipeline audit serving --on",
+    ]:
+        assert word in out
+
+
+def test_the_first_week_is_a_recorded_bootstrap_and_the_second_is_not(facts):
+    assert facts["first"]["gate"]["bootstrap"] and not facts["second"]["gate"]["bootstrap"]
+    assert facts["first"]["evaluation"]["baseline_accuracy"] is None
+    assert facts["second"]["evaluation"]["baseline_accuracy"] is not None
+
+
+def test_the_candidate_is_judged_against_the_model_that_serves(facts, lineage):
+    serving = lineage.run(facts["second"]["run_id"]).output("Model", key="model")
+    executions = {execution.step: execution for execution in lineage.run(facts["second"]["run_id"]).executions}
+    (baseline,) = executions["Evaluator"].inputs["baseline_model"]
+    assert baseline.facts["run_id"] == facts["first"]["run_id"]
+    assert serving is not None and baseline.id != executions["Evaluator"].inputs["model"][0].id
+
+
+def test_a_second_run_on_the_same_store_is_refused_at_once(story):
+    done = story.runs["second at once"]
+    assert done.status == 4
+    assert run_id(story.runs["interrupted"]) in done.err and "--store" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_ctrl_c_in_training_leaves_what_was_pushed_and_marks_the_step(story, facts):
+    done = story.runs["interrupted"]
+    assert done.status == 130
+    assert "interrupted" in done.err and "Traceback" not in done.err
+    assert story.after_interrupt == story.after_first != ""
+    assert facts["interrupted"]["state"] == "CANCELED at Trainer"
+    assert facts["interrupted"]["release"] is None
+
+
+def test_the_bad_week_stops_at_the_gate_and_names_each_rule(story, facts):
+    done = story.runs["bad"]
+    assert done.status == 3
+    for words in [
+        "max_class_share_change: ", "flower: 21 of 163 -> 0 of 203", "max_duplicates: 5, allowed: 0", "p0l33-a (produce)",
+        "max_orphans: 6, allowed: 0", "'vehical' on 1 image(s)", "what to do:", "gate.html",
+    ]:  # fmt: skip
+        assert words in done.err
+    assert "Traceback" not in done.err
+    assert facts["bad"]["state"] == "FAILED at SnapshotGate"
+    reports = story.store / "reports" / facts["bad"]["run_id"]
+    assert not json.loads((reports / "gate.json").read_text())["accepted"]
+    assert "is rejected" in (reports / "gate.html").read_text()
+
+
+def test_the_bad_week_trains_nothing_and_becomes_no_baseline(story, facts, lineage):
+    run = lineage.run(facts["bad"]["run_id"])
+    assert run.step("Trainer") is None and run.step("LabelJoin") is None
+    assert sorted(path.name for path in (story.store / "accepted").iterdir()) == [
+        "labels_20260302", "labels_20260309", "labels_20260316",
+    ]  # fmt: skip
+
+
+def test_the_last_good_model_goes_on_serving(story):
+    assert story.ledger() == story.after_second
+    assert [entry.snapshot for entry in ledger.read(story.store / "serving" / "ledger.jsonl")] == [
+        "labels_20260302", "labels_20260309",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), [("second", "again"), ("first", "old")])
+def test_a_week_run_again_gives_the_same_snapshot_and_the_same_weights(facts, one, other):
+    for name in ("snapshot", "checksum", "rows", "as_of", "shards"):
+        assert facts[one][name] == facts[other][name]
+    assert facts[one]["release"]["weights_sha256"] == facts[other]["release"]["weights_sha256"]
+    assert facts[one]["evaluation"]["accuracy"] == facts[other]["evaluation"]["accuracy"]
+
+
+def test_different_weeks_give_different_weights(facts):
+    assert facts["first"]["release"]["weights_sha256"] != facts["second"]["release"]["weights_sha256"]
+
+
+def test_what_is_not_released_says_why(story, facts):
+    assert "these very weights serve already" in facts["again"]["release"]["reason"]
+    assert "it is of 2026-03-02, and a model of 2026-03-09 serves" in facts["old"]["release"]["reason"]
+    assert "did not bless" in facts["too weak"]["release"]["reason"]
+    assert not facts["too weak"]["evaluation"]["blessed"]
+    assert re.search(r"blessed    no: sparse_categorical_accuracy \(overall\) is .* wanted: at least 1\.000", story.runs["too weak"].out)
+    assert "serves     unchanged" in story.runs["too weak"].out
+
+
+def test_only_released_models_are_on_disk_to_be_served(story):
+    entries = ledger.read(story.store / "serving" / "ledger.jsonl")
+    versions = sorted(path.name for path in (story.store / "serving" / "versions").iterdir())
+    assert versions == sorted(entry.to_version for entry in entries)
+
+
+def test_nothing_half_written_is_left(story):
+    leftovers = [path for path in story.store.rglob(".*") if path.name not in (".temp", ".system")]
+    assert leftovers == []
+
+
+def test_predict_answers_for_good_files_and_for_bad_ones(story, tmp_path):
+    bad = {"empty.jpg": b"", "text.jpg": b"no picture", "cut.jpg": b""}
+    photograph = sorted((ROOT / "data" / "sample" / "images").glob("*.jpg"))[0]
+    bad["cut.jpg"] = photograph.read_bytes()[:3000]
+    for name, content in bad.items():
+        (tmp_path / name).write_bytes(content)
+    paths = [str(photograph), *(str(tmp_path / name) for name in bad), str(tmp_path / "none.jpg"), str(photograph)]
+    done = command("-m", "pipeline", "predict", *paths, "--store", str(story.store))
+    assert done.status == 1
+    answers = done.out.splitlines()
+    assert len(answers) == 2 and answers[0] == answers[1]
+    assert re.fullmatch(r".*\.jpg  (bird|coin|flower|hoofed|produce|tool|vehicle)  [01]\.\d{3}", answers[0])
+    for name in [*bad, "none.jpg"]:
+        assert f"{tmp_path / name}: " in done.err
+    assert "4 of 6 files" in done.err and "Traceback" not in done.err
+
+
+def test_predict_succeeds_on_good_files(story):
+    photographs = [str(path) for path in sorted((ROOT / "data" / "sample" / "images").glob("*.jpg"))[:3]]
+    done = command("-m", "pipeline", "predict", *photographs, "--store", str(story.store))
+    assert done.status == 0 and len(done.out.splitlines()) == 3
+
+
+def test_the_audit_names_what_produced_the_model_that_served(story, facts):
+    served = [facts["first"], facts["second"]]
+    day = served[0]["release"]["released_at"][:10]
+    done = command("-m", "pipeline", "audit", "serving", "--on", day, "--json", "--store", str(story.store))
+    assert done.status == 0, done.err
+    answers = {answer["run_id"]: answer for answer in json.loads(done.out)}
+    for known in served:
+        if known["release"]["released_at"][:10] != day:
+            continue
+        answer = answers[known["run_id"]]
+        for key in ("run_id", "snapshot", "checksum", "commit", "training", "shards", "lock_sha256"):
+            assert answer[key] == known[key]
+        assert answer["training"]["seed"] == answer["training"]["training"]["seed"]
+    text = command("-m", "pipeline", "audit", "serving", "--on", day, "--store", str(story.store))
+    assert text.status == 0 and served[0]["checksum"] in text.out
+
+
+def test_lineage_has_an_edge_from_every_released_model_to_its_labels(lineage, facts):
+    """Walks from the release upwards by inputs and outputs alone."""
+    run = lineage.run(facts["second"]["run_id"])
+    producers = {artifact.id: execution for execution in run.executions for group in execution.outputs.values() for artifact in group}
+    release = run.output("pipeline.ServingRelease")
+    reached, front = set(), [release.id]
+    while front:
+        execution = producers.get(front.pop())
+        if execution is None or execution.step in reached:
+            continue
+        reached.add(execution.step)
+        front += [artifact.id for group in execution.inputs.values() for artifact in group]
+    assert reached == {execution.step for execution in run.executions}
