@@ -175,6 +175,7 @@ def create_pipeline(
         endpoint=settings.release.endpoint,
         configuration_folder=places.configurations,
         tuned=int(tune),
+        min_slice_examples=settings.evaluation.min_slice_examples,
     )
 
     return tfx.dsl.Pipeline(

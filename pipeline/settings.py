@@ -110,7 +110,7 @@ class EvaluationSettings:
     Attributes:
         min_accuracy: Overall accuracy, 0 to 1.
         max_accuracy_drop: How far below the serving model the candidate's accuracy may lie.
-        min_slice_examples: A class with fewer eval examples is left out of the per-class results.
+        min_slice_examples: A class with fewer eval examples is not named as the weakest.
         batch_size: Examples a batch.
     """
 

@@ -35,7 +35,8 @@ def config_of(settings) -> tfma.EvalConfig:
 
     Returns:
         TFMA's configuration: accuracy decides, overall; it is reported for each class too. The
-        thresholds name their slice, because a plain MetricThreshold applies to every slice.
+        thresholds name their slice, because a plain MetricThreshold applies to every slice. TFMA's
+        own `min_slice_size` is not used: it turns each slice below it into a failed threshold.
     """
     threshold = tfma.MetricThreshold(
         value_threshold=tfma.GenericValueThreshold(lower_bound=wrappers_pb2.DoubleValue(value=settings.min_accuracy)),
@@ -66,5 +67,4 @@ def config_of(settings) -> tfma.EvalConfig:
                 ]
             )
         ],
-        options=tfma.Options(min_slice_size=wrappers_pb2.Int32Value(value=settings.min_slice_examples)),
     )

@@ -30,6 +30,7 @@ def ServingLedger(
     endpoint: Parameter[str],
     configuration_folder: Parameter[str],
     tuned: Parameter[int],
+    min_slice_examples: Parameter[int],
     release: OutputArtifact[ServingRelease],
 ):
     """Records a pushed model as what serves, or why there was nothing to release.
@@ -47,11 +48,12 @@ def ServingLedger(
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
         tuned: 1 when this run tuned; a tuned and released run's hyperparameters become the best known.
+        min_slice_examples: Fewest eval examples of a class that may be called the weakest.
         release: The artifact: `release.json`, and its facts as custom properties.
     """
     training = json.loads(pathlib.Path(model_run.uri, "training.json").read_text(encoding="utf-8"))
     figures = evaluations.read(evaluation.uri)
-    weakest = figures.weakest()
+    weakest = figures.weakest(min_slice_examples)
     hyperparameter_file = glob.glob(f"{hyperparameters.uri}/*")[0]
     known = {
         "run_id": run_id,

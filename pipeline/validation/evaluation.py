@@ -14,7 +14,7 @@ class Evaluation:
         baseline_accuracy: That of the serving model on the same examples; None without one.
         log_loss: Overall mean of -log p(true class), nats.
         examples: Number of eval examples.
-        by_class: Class -> (accuracy, number of examples), classes with too few examples left out.
+        by_class: Class -> (accuracy, number of examples).
         failures: Each broken threshold as a sentence; empty when the model was blessed.
     """
 
@@ -25,21 +25,24 @@ class Evaluation:
     by_class: dict[str, tuple[float, int]]
     failures: list[str]
 
-    def weakest(self) -> str | None:
-        """The class with the lowest accuracy; None when no class had enough examples."""
-        return min(self.by_class, key=lambda label: (self.by_class[label][0], label), default=None)
+    def weakest(self, min_examples: int) -> str | None:
+        """The class with the lowest accuracy among those with `min_examples`; None when there is none."""
+        judged = [label for label, (_, examples) in self.by_class.items() if examples >= min_examples]
+        return min(judged, key=lambda label: (self.by_class[label][0], label), default=None)
 
 
 def read(folder: str) -> Evaluation:
     """Reads the outputs of TFMA in `folder`."""
     result = tfma.load_eval_result(folder)
-    models = {"candidate": result.get_metrics_for_all_slices()}
-    by_slice = {key: {name: _value(value) for name, value in metrics.items()} for key, metrics in models["candidate"].items()}
+    by_slice = {
+        key: {name: _value(value) for name, value in metrics.items()}
+        for key, metrics in result.get_metrics_for_all_slices().items()
+    }
     overall = by_slice[()]
     by_class = {
         str(key[0][1]): (metrics["sparse_categorical_accuracy"], int(metrics["example_count"]))
         for key, metrics in by_slice.items()
-        if key and key[0][0] == "label" and "sparse_categorical_accuracy" in metrics
+        if key and key[0][0] == "label"
     }
     validation = tfma.load_validation_result(folder)
     return Evaluation(

@@ -1,0 +1,404 @@
+"""What training and validation read: image shards zipped with their labels, decoded, cropped and augmented.
+
+Order is a function of (seed, epoch) and every random choice of (seed, epoch, position of the image in its split),
+never of the number of readers, of threads or of what was read before. So two runs read the same bits, and a training
+that resumes at epoch e reads what an unbroken one does.
+
+    label records (one a shard, sorted) ─┐
+    image shards (read in sequence) ─────┴─ zip ─ drop -1 ─ shuffle ─ decode, crop, augment ─ batch
+"""
+
+import dataclasses
+import hashlib
+import math
+import posixpath
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from models import records
+from models.errors import TrainingError
+
+# Shards read in turn, and records taken from each at a time. The order of the data depends on both; readers don't.
+_CYCLE, _BLOCK = 16, 8
+
+# Encoded photographs in the shuffle buffer: at 20 KB each, 330 MB.
+_SHUFFLE = 16384
+
+_END = -2
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The labels of one split, as they will be read.
+
+    Attributes:
+        name: Name of the split, for errors.
+        shards: One for each image shard, sorted by URI.
+        classes: Number of classes.
+        labelled: Whether `files` hold labelled examples; then `shards` is empty.
+        files: The TFRecord files, sorted.
+        examples: Photographs in the split.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    classes: int
+    examples: int
+    shards: tuple[records.ShardLabels, ...] = ()
+    labelled: bool = False
+
+
+def read_split(name: str, patterns: Sequence[str], classes: int) -> Split:
+    """Reads the label records of one split; they are a few bytes a photograph.
+
+    Args:
+        name: Name of the split, for errors.
+        patterns: Glob patterns of uncompressed TFRecord files of label records.
+        classes: Number of classes.
+
+    Returns:
+        The split.
+
+    Raises:
+        TrainingError: There is no file, no photograph, a record that is none, a shard twice, a label that is no
+            class, or an image shard that is not where its label record says.
+    """
+    files = _expand(name, patterns)
+    shards = []
+    for file in files:
+        for record in _read_all(file):
+            try:
+                shards.append(records.decode_labels(record))
+            except ValueError as error:
+                raise TrainingError(f"{file}, of the {name} split: {error}") from error
+    shards.sort(key=lambda shard: shard.uri)
+    for before, after in zip(shards, shards[1:]):
+        if before.uri == after.uri:
+            raise TrainingError(f"image shard {after.uri} has two label records in the {name} split")
+    for shard in shards:
+        wrong = shard.labels[(shard.labels < records.NOT_IN_SPLIT) | (shard.labels >= classes)]
+        if len(wrong):
+            raise TrainingError(f"the label record of {shard.uri} names class {wrong[0]}; the schema has {classes}")
+    examples = sum(int((shard.labels >= 0).sum()) for shard in shards)
+    _require_examples(name, examples)
+    _require_shards([shard.uri for shard in shards])
+    return Split(name=name, files=files, classes=classes, examples=examples, shards=tuple(shards))
+
+
+def read_labelled_split(name: str, patterns: Sequence[str], classes: int) -> Split:
+    """Counts the labelled examples of one split; arguments, result and errors as in `read_split`."""
+    files = _expand(name, patterns)
+    examples = sum(1 for file in files for _ in _read_all(file))
+    _require_examples(name, examples)
+    return Split(name=name, files=files, classes=classes, examples=examples, labelled=True)
+
+
+def _expand(name, patterns) -> tuple[str, ...]:
+    files = sorted({file for pattern in patterns for file in tf.io.gfile.glob(pattern)})
+    if not files:
+        raise TrainingError(f"the {name} split has no files: nothing matches {list(patterns)}")
+    return tuple(files)
+
+
+def _read_all(file):
+    try:
+        for record in tf.data.TFRecordDataset(file):
+            yield record.numpy()
+    except tf.errors.OpError as error:
+        raise TrainingError(f"{file} cannot be read: {error.message}. Write it again") from error
+
+
+def _require_examples(name, examples):
+    if not examples:
+        raise TrainingError(
+            f"the {name} split is empty: not one photograph of this week is in it. Look at the splits' shares and at "
+            "the snapshot's rows"
+        )
+
+
+def _require_shards(uris):
+    # One listing a folder instead of one request a shard.
+    folders = {posixpath.dirname(uri) for uri in uris}
+    there = set()
+    for folder in folders:
+        try:
+            there |= {posixpath.join(folder, name) for name in tf.io.gfile.listdir(folder)}
+        except tf.errors.NotFoundError:
+            pass
+    missing = sorted(set(uris) - there)
+    if missing:
+        raise TrainingError(f"{len(missing)} of {len(uris)} image shards are missing, the first is {missing[0]}")
+
+
+def training_dataset(
+    split: Split,
+    *,
+    image_size: int,
+    short_side: int,
+    batch_size: int,
+    epochs: range,
+    augmentation: float,
+    seed: int,
+    readers: int = 4,
+) -> tf.data.Dataset:
+    """Batches for all epochs, one epoch after the other without a pause between them.
+
+    Each epoch has `steps_per_epoch` full batches; the photographs left over differ from epoch to epoch.
+
+    Args:
+        split: What to read.
+        image_size: Pixels of the square that the network sees.
+        short_side: Pixels of the shorter side of the stored photographs.
+        batch_size: Images a batch; at most `split.examples`.
+        epochs: The epochs to read, counted from 0.
+        augmentation: Strength, 0 to 1; see `augment`.
+        seed: Seed of order and augmentation.
+        readers: Shards that are read in parallel; no other order comes of it.
+
+    Returns:
+        A dataset of (float32 [batch_size, size, size, 3], 0 to 255; int64 [batch_size] class indices).
+    """
+    each = steps_per_epoch(split, batch_size) * batch_size
+
+    def one_epoch(epoch):
+        photographs = _photographs(split, readers, order=_fold(seed, epoch, 0))
+        # Not reshuffled: the next epoch has a seed of its own.
+        photographs = photographs.shuffle(
+            min(split.examples, _SHUFFLE), seed=_fold_int64(seed, epoch, 1), reshuffle_each_iteration=False
+        )
+        return photographs.take(each).map(lambda index, encoded, label: (epoch, index, encoded, label))
+
+    def prepared(epoch, index, encoded, label):
+        return augment(encoded, image_size, short_side, augmentation, _fold(seed, epoch, index + 2)), label
+
+    dataset = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(one_epoch)
+    dataset = dataset.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return _finished(dataset, batch_size, drop_remainder=True)
+
+
+def validation_dataset(
+    split: Split, *, image_size: int, short_side: int, batch_size: int, readers: int = 4
+) -> tf.data.Dataset:
+    """Batches of one pass over the split, centre-cropped, in the order of the shards; the last one may be smaller.
+
+    Args:
+        split: What to read.
+        image_size: Pixels of the square that the network sees.
+        short_side: Pixels of the shorter side of the stored photographs.
+        batch_size: Images a batch.
+        readers: Shards that are read in parallel.
+
+    Returns:
+        A dataset of (float32 [batch, size, size, 3], 0 to 255; int64 [batch] class indices).
+    """
+    dataset = _photographs(split, readers, order=None).map(
+        lambda index, encoded, label: (centre_crop(encoded, image_size, short_side), label),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return _finished(dataset, batch_size, drop_remainder=False)
+
+
+def steps_per_epoch(split: Split, batch_size: int) -> int:
+    """Full batches in an epoch. Raises ValueError when there is none."""
+    if batch_size > split.examples:
+        raise ValueError(f"batch_size {batch_size} exceeds the {split.examples} photographs of the {split.name} split")
+    return split.examples // batch_size
+
+
+def _photographs(split, readers, order):
+    """All (position in the split, JPEG, label) of one pass; `order`, int32 [2], shuffles the shards."""
+    if split.labelled:
+        dataset = tf.data.TFRecordDataset(list(split.files)).map(records.parse_labelled)
+        return dataset.enumerate().map(lambda index, row: (index, row["image/encoded"], row["label_index"]))
+
+    labels = tf.RaggedTensor.from_row_lengths(
+        np.concatenate([shard.labels for shard in split.shards]), [len(shard.labels) for shard in split.shards]
+    )
+    uris = tf.constant([shard.uri for shard in split.shards])
+    counts = tf.constant([int((shard.labels >= 0).sum()) for shard in split.shards], tf.int64)
+    starts = tf.cumsum(counts, exclusive=True)
+    shards = tf.range(len(split.shards), dtype=tf.int64)
+    if order is not None:
+        shards = tf.random.experimental.stateless_shuffle(shards, seed=order)
+
+    def one_shard(shard):
+        return _labelled_records(uris[shard], labels[shard], starts[shard])
+
+    return tf.data.Dataset.from_tensor_slices(shards).interleave(
+        one_shard, cycle_length=_CYCLE, block_length=_BLOCK, num_parallel_calls=readers, deterministic=True
+    )
+
+
+def _labelled_records(uri, labels, start):
+    """(position, JPEG, label) of the records of one shard that the split has; fails unless there are as many as labels."""
+    # `zip` stops at the shorter of the two: an end mark on both tells which one that was.
+    stored = tf.data.TFRecordDataset(uri).concatenate(tf.data.Dataset.from_tensors(""))
+    wanted = tf.data.Dataset.from_tensor_slices(tf.concat([labels, [_END, _END]], 0))
+    position = start + tf.cumsum(tf.cast(labels >= 0, tf.int64), exclusive=True)
+    position = tf.data.Dataset.from_tensor_slices(tf.concat([position, [0, 0]], 0))
+
+    def checked(record, label, position):
+        fits = tf.equal(record == "", label == _END)
+        message = tf.strings.join(["image shard ", uri, " has another number of records than its label record"])
+        with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
+            return tf.identity(record), label, position
+
+    dataset = tf.data.Dataset.zip((stored, wanted, position)).map(checked)
+    dataset = dataset.filter(lambda record, label, position: label >= 0)
+    return dataset.map(lambda record, label, position: (position, records.parse_image(record)["image/encoded"], label))
+
+
+def _finished(dataset, batch_size, drop_remainder):
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.batch(batch_size, drop_remainder=drop_remainder).prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _fold(seed, epoch, index):
+    """int32 [2]: a key of its own for each (seed, epoch, index)."""
+    key = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0x5EED], tf.int32), epoch)
+    return tf.random.experimental.stateless_fold_in(key, index)
+
+
+def _fold_int64(seed, epoch, index):
+    return tf.cast(_fold(seed, epoch, index)[0], tf.int64) & 0x7FFFFFFF
+
+
+def centre_crop(encoded: tf.Tensor, image_size: int, short_side: int) -> tf.Tensor:
+    """Decodes the middle of a stored photograph, and no more than that.
+
+    Args:
+        encoded: string []; JPEG.
+        image_size: Pixels of the square wanted.
+        short_side: Pixels of the shorter side of the stored photographs; a smaller one was not enlarged for storing
+            and is enlarged here, the same part of it being seen.
+
+    Returns:
+        float32 [size, size, 3], 0 to 255.
+    """
+    shape = tf.io.extract_jpeg_shape(encoded)
+    side = _scaled(tf.minimum(shape[0], shape[1]), image_size, short_side)
+    top, left = (shape[0] - side) // 2, (shape[1] - side) // 2
+    return _crop(encoded, tf.stack([top, left, side, side]), image_size)
+
+
+def augment(encoded: tf.Tensor, image_size: int, short_side: int, strength: float, key: tf.Tensor) -> tf.Tensor:
+    """Decodes a random part of a stored photograph, perhaps mirrored and in other colours.
+
+    At strength a (Szegedy et al., https://arxiv.org/abs/1409.4842, at a = 1): a part with an area share drawn from
+    1 - 0.92 a to 1 and an aspect ratio from (3/4)^a to (4/3)^a, at random; mirrored half of the time; brightness,
+    contrast and saturation each times 1 - 0.4 a to 1 + 0.4 a. At 0 it is `centre_crop`.
+
+    Args:
+        encoded: string []; JPEG.
+        image_size: Pixels of the square wanted.
+        short_side: Pixels of the shorter side of the stored photographs.
+        strength: 0 to 1.
+        key: int32 [2]; all that is random comes from it.
+
+    Returns:
+        float32 [size, size, 3], 0 to 255.
+    """
+    if strength == 0:
+        return centre_crop(encoded, image_size, short_side)
+    draws = tf.unstack(tf.random.stateless_uniform([8], key))
+    shape = tf.io.extract_jpeg_shape(encoded)
+    full_height, full_width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
+
+    area = full_height * full_width * _between(draws[0], 1 - 0.92 * strength, 1.0)
+    spread = strength * math.log(4 / 3)
+    ratio = tf.exp(_between(draws[1], -spread, spread))
+    height = tf.clip_by_value(tf.cast(tf.round(tf.sqrt(area / ratio)), tf.int32), 1, shape[0])
+    width = tf.clip_by_value(tf.cast(tf.round(tf.sqrt(area * ratio)), tf.int32), 1, shape[1])
+    top = tf.cast(draws[2] * tf.cast(shape[0] - height + 1, tf.float32), tf.int32)
+    left = tf.cast(draws[3] * tf.cast(shape[1] - width + 1, tf.float32), tf.int32)
+    image = _crop(encoded, tf.stack([top, left, height, width]), image_size)
+
+    image = tf.cond(draws[4] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+    amplitude = 0.4 * strength
+    image = image * _between(draws[5], 1 - amplitude, 1 + amplitude)
+    image = _blend(image, _mean(image), _between(draws[6], 1 - amplitude, 1 + amplitude))
+    image = _blend(image, _grey(image), _between(draws[7], 1 - amplitude, 1 + amplitude))
+    return tf.clip_by_value(image, 0.0, 255.0)
+
+
+def _crop(encoded, window, image_size):
+    image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_ACCURATE")
+    image = tf.image.resize(image, [image_size, image_size])
+    return tf.ensure_shape(image, [image_size, image_size, 3])
+
+
+def _scaled(side, image_size, short_side):
+    return tf.maximum(1, (side * image_size + short_side // 2) // short_side)
+
+
+def _between(draw, lower, upper):
+    return lower + draw * (upper - lower)
+
+
+def _blend(image, other, share):
+    return other + (image - other) * share
+
+
+def _mean(image):
+    # In integers, whose sum does not depend on the order that threads add in.
+    return tf.cast(tf.reduce_sum(tf.cast(image, tf.int32)), tf.float32) / tf.size(image, tf.float32)
+
+
+def _grey(image):
+    red, green, blue = tf.unstack(image, axis=-1)
+    return (0.299 * red + 0.587 * green + 0.114 * blue)[..., tf.newaxis]
+
+
+def explain(split: Split) -> str | None:
+    """Looks for what is wrong with a split after reading it failed: reads everything once more, record by record.
+
+    Args:
+        split: The split.
+
+    Returns:
+        What was found, with the name of the shard or file; None when everything is in order.
+    """
+    if split.labelled:
+        for file in split.files:
+            problem = _first_problem(file, records.parse_labelled)
+            if problem:
+                return f"{file}: {problem}"
+        return None
+    for shard in split.shards:
+        problem = _first_problem(shard.uri, records.parse_image, len(shard.labels))
+        if problem is None and _sha256(shard.uri) != shard.sha256:
+            problem = "its bytes are not those of its label record's digest"
+        if problem:
+            return f"image shard {shard.uri}: {problem}. Restore the shard, or pack the photographs again"
+    return None
+
+
+def _first_problem(file, parse, count=None):
+    read = 0
+    try:
+        for record in tf.data.TFRecordDataset(file):
+            row = parse(record)
+            try:
+                tf.io.decode_jpeg(row["image/encoded"], channels=3)
+            except tf.errors.OpError as error:
+                return f"photograph {row['image_id'].numpy().decode()}, record {read}, is no JPEG: {error.message}"
+            read += 1
+    except tf.errors.NotFoundError:
+        return "it does not exist"
+    except tf.errors.OpError as error:
+        return f"record {read} is damaged: {error.message}"
+    if count is not None and read != count:
+        return f"it holds {read} records, its label record is for {count}"
+    return None
+
+
+def _sha256(path):
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
