@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import math
 import posixpath
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,7 +108,7 @@ def _read_all(file):
         for record in tf.data.TFRecordDataset(file):
             yield record.numpy()
     except tf.errors.OpError as error:
-        raise TrainingError(f"{file} cannot be read: {error.message}. Write it again") from error
+        raise TrainingError(f"{file} cannot be read: {plain(error)}. Write it again") from error
 
 
 def _require_examples(name, examples):
@@ -353,6 +354,12 @@ def _grey(image):
     return (0.299 * red + 0.587 * green + 0.114 * blue)[..., tf.newaxis]
 
 
+def plain(error: tf.errors.OpError) -> str:
+    """The message of a TensorFlow error without the names of the nodes that it passed through."""
+    lines = [line for line in error.message.splitlines() if line.strip()] or [type(error).__name__]
+    return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", lines[0]).strip()
+
+
 def explain(split: Split) -> str | None:
     """Looks for what is wrong with a split after reading it failed: reads everything once more, record by record.
 
@@ -385,12 +392,12 @@ def _first_problem(file, parse, count=None):
             try:
                 tf.io.decode_jpeg(row["image/encoded"], channels=3)
             except tf.errors.OpError as error:
-                return f"photograph {row['image_id'].numpy().decode()}, record {read}, is no JPEG: {error.message}"
+                return f"photograph {row['image_id'].numpy().decode()}, record {read}, is no JPEG: {plain(error)}"
             read += 1
     except tf.errors.NotFoundError:
         return "it does not exist"
     except tf.errors.OpError as error:
-        return f"record {read} is damaged: {error.message}"
+        return f"record {read} is damaged: {plain(error)}"
     if count is not None and read != count:
         return f"it holds {read} records, its label record is for {count}"
     return None

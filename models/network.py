@@ -177,11 +177,14 @@ def save_backbone(backbone: tf_keras.Model, path: str, about: dict, dtype=np.flo
     arrays = {_name(variable): variable.numpy().astype(dtype) for variable in backbone.weights}
     arrays["about"] = np.array(json.dumps(about, sort_keys=True))
     # np.savez stamps the time of writing; a fixed one keeps the digest reproducible.
-    with tf.io.gfile.GFile(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
         for name in sorted(arrays):
-            content = io.BytesIO()
-            np.lib.format.write_array(content, arrays[name], allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), content.getvalue())
+            array = io.BytesIO()
+            np.lib.format.write_array(array, arrays[name], allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), array.getvalue())
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content.getvalue())
 
 
 def load_backbone(backbone: tf_keras.Model, path: str) -> bytes:

@@ -383,7 +383,7 @@ def _readable(dataset, split):
         yield from dataset
     except tf.errors.OpError as error:
         found = input_pipeline.explain(split)
-        raise TrainingError(found or f"the {split.name} split cannot be read: {error.message}") from error
+        raise TrainingError(found or f"the {split.name} split cannot be read: {input_pipeline.plain(error)}") from error
 
 
 def _log_epoch(config, phase, measured, epochs_left):

@@ -28,7 +28,7 @@ def tuner_fn(fn_args) -> tfx.components.TunerFnResult:
             and custom_config has `tuning` as well, the fields of `TuningConfig`.
 
     Returns:
-        The tuner; searching needs no further arguments.
+        The tuner, and the one argument of its search: KerasTuner prints no tables, the log has a line a trial.
 
     Raises:
         TrainingError: Settings or data cannot be used; the text says which and why.
@@ -57,7 +57,7 @@ def tuner_fn(fn_args) -> tfx.components.TunerFnResult:
         # A value that makes the training diverge is a result, not a reason to stop.
         max_consecutive_failed_trials=tuning.trials + 1,
     )
-    return tfx.components.TunerFnResult(tuner=Study(oracle, run, fn_args.working_dir), fit_kwargs={})
+    return tfx.components.TunerFnResult(tuner=Study(oracle, run, fn_args.working_dir), fit_kwargs={"verbose": 0})
 
 
 def search_space(tuning: TuningConfig) -> keras_tuner.HyperParameters:
