@@ -1,7 +1,8 @@
 """TFX's Evaluator, against the model that serves, through the signature that serves."""
 
-import tensorflow_model_analysis as tfma
 from google.protobuf import wrappers_pb2
+# The protos' own module: TFMA 0.47 and 0.52 put different ones of them into its top level.
+from tensorflow_model_analysis.proto import config_pb2
 from tfx.components.evaluator import component, executor
 from tfx.dsl.components.base import executor_spec
 from tfx.types import artifact_utils, standard_component_specs
@@ -27,7 +28,7 @@ class Evaluator(component.Evaluator):
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
 
-def config_of(settings) -> tfma.EvalConfig:
+def config_of(settings) -> config_pb2.EvalConfig:
     """What is measured, on which slices, and what the candidate must reach.
 
     Args:
@@ -38,32 +39,32 @@ def config_of(settings) -> tfma.EvalConfig:
         thresholds name their slice, because a plain MetricThreshold applies to every slice. TFMA's
         own `min_slice_size` is not used: it turns each slice below it into a failed threshold.
     """
-    threshold = tfma.MetricThreshold(
-        value_threshold=tfma.GenericValueThreshold(lower_bound=wrappers_pb2.DoubleValue(value=settings.min_accuracy)),
-        change_threshold=tfma.GenericChangeThreshold(
-            direction=tfma.MetricDirection.HIGHER_IS_BETTER,
+    threshold = config_pb2.MetricThreshold(
+        value_threshold=config_pb2.GenericValueThreshold(lower_bound=wrappers_pb2.DoubleValue(value=settings.min_accuracy)),
+        change_threshold=config_pb2.GenericChangeThreshold(
+            direction=config_pb2.MetricDirection.HIGHER_IS_BETTER,
             absolute=wrappers_pb2.DoubleValue(value=-settings.max_accuracy_drop),
         ),
     )
-    overall = tfma.SlicingSpec()
-    return tfma.EvalConfig(
+    overall = config_pb2.SlicingSpec()
+    return config_pb2.EvalConfig(
         model_specs=[
-            tfma.ModelSpec(
+            config_pb2.ModelSpec(
                 signature_name="serving_examples", label_key="label_index", prediction_key="probabilities"
             )
         ],
-        slicing_specs=[overall, tfma.SlicingSpec(feature_keys=["label"])],
+        slicing_specs=[overall, config_pb2.SlicingSpec(feature_keys=["label"])],
         metrics_specs=[
-            tfma.MetricsSpec(
+            config_pb2.MetricsSpec(
                 metrics=[
-                    tfma.MetricConfig(class_name="ExampleCount"),
-                    tfma.MetricConfig(
+                    config_pb2.MetricConfig(class_name="ExampleCount"),
+                    config_pb2.MetricConfig(
                         class_name="SparseCategoricalAccuracy",
                         per_slice_thresholds=[
-                            tfma.PerSliceMetricThreshold(slicing_specs=[overall], threshold=threshold)
+                            config_pb2.PerSliceMetricThreshold(slicing_specs=[overall], threshold=threshold)
                         ],
                     ),
-                    tfma.MetricConfig(class_name="SparseCategoricalCrossentropy", config='"name": "log_loss"'),
+                    config_pb2.MetricConfig(class_name="SparseCategoricalCrossentropy", config='"name": "log_loss"'),
                 ]
             )
         ],
