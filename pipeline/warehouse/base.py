@@ -4,7 +4,8 @@ import abc
 import dataclasses
 import datetime
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.errors import PipelineError
@@ -75,18 +76,47 @@ def snapshot_table(date: datetime.date) -> str:
     return f"labels_{date:%Y%m%d}"
 
 
-def checksum(rows: int, lanes: Sequence[int]) -> str:
-    """Digests the order-independent content sums of `queries.content_sums`.
+def identifier(table: str) -> str:
+    """Returns `table` if it is a plain identifier, which no quoting can be broken out of. Raises PipelineError."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", table):
+        raise PipelineError(f"{table!r} is no table name: letters, digits and underscores only")
+    return table
+
+
+def content_of(sums: Mapping[str, int | None]) -> tuple[int, str]:
+    """Digests the order-independent content sums of a table.
 
     Args:
-        rows: Number of rows.
-        lanes: Eight sums over all rows of the eight 32-bit words of a row's SHA-256. Sums commute,
-            so order does not matter; unlike XOR, they notice a row that stands there twice.
+        sums: The row of `queries.content_sums`: `n` rows, and in `lane_0` to `lane_7` the sums over all rows of the
+            eight 32-bit words of a row's SHA-256. Sums commute, so order does not matter; unlike XOR, they notice a
+            row that stands there twice.
 
     Returns:
-        64 hexadecimal digits.
+        The number of rows, and a checksum of 64 hexadecimal digits.
     """
-    return hashlib.sha256(f"{rows}:{','.join(str(int(lane)) for lane in lanes)}".encode()).hexdigest()
+    lanes = ",".join(str(int(sums[f"lane_{lane}"] or 0)) for lane in range(8))
+    return sums["n"], hashlib.sha256(f"{sums['n']}:{lanes}".encode()).hexdigest()
+
+
+def check_bounds(bounds: Mapping[str, Any], source: str, date: datetime.date) -> None:
+    """Checks that a snapshot of `date` would have edits to look at.
+
+    Args:
+        bounds: The row of `queries.label_bounds`.
+        source: The label table, for errors.
+        date: The snapshot's date.
+
+    Raises:
+        PipelineError: The label table is empty, or its first edit is too late.
+    """
+    if bounds["edits"] == 0:
+        raise PipelineError(f"the label table {source} is empty: there is nothing to take a snapshot of")
+    first = bounds["first_edit"]
+    if first >= as_of(date):
+        raise PipelineError(
+            f"no label was edited before {date} in {source}: the first edit is of {first:%Y-%m-%d %H:%M} UTC, so the "
+            f"first snapshot date is {first.date() + datetime.timedelta(days=1)}"
+        )
 
 
 def schema_fingerprint(columns: Mapping[str, str]) -> str:
@@ -100,6 +130,9 @@ class Warehouse(abc.ABC):
     Queries are written in BigQuery's dialect; table names in them come from `address`. Use it as a
     context manager.
     """
+
+    RESTORE: str
+    """How the first state of an altered snapshot is brought back."""
 
     def __enter__(self) -> "Warehouse":
         return self
@@ -134,7 +167,6 @@ class Warehouse(abc.ABC):
             PipelineError: The warehouse refuses the query or cannot be reached.
         """
 
-    @abc.abstractmethod
     def snapshot(self, date: datetime.date) -> Snapshot:
         """Makes the snapshot of `date`, or checks the one that is there.
 
@@ -145,6 +177,33 @@ class Warehouse(abc.ABC):
             PipelineError: The date lies in the future, no label was edited before it, the label
                 table is empty or lacks a column, or the snapshot was altered since it was made.
         """
+        instant = as_of(date)
+        if instant > datetime.datetime.now(datetime.timezone.utc):
+            raise PipelineError(
+                f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
+            )
+        table = snapshot_table(date)
+        recorded = self._recorded(table) or self._create(table, date, instant)
+        rows, digest = self._content(table)
+        if (rows, digest) != (recorded.rows, recorded.checksum):
+            raise PipelineError(
+                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
+                f"{recorded.checksum[:12]}, it has {rows} rows and checksum {digest[:12]}. A snapshot is never "
+                f"changed or overwritten: {self.RESTORE}"
+            )
+        return recorded
+
+    @abc.abstractmethod
+    def _recorded(self, table: str) -> Snapshot | None:
+        """What was recorded when the snapshot was made; None when it was not."""
+
+    @abc.abstractmethod
+    def _create(self, table: str, date: datetime.date, instant: datetime.datetime) -> Snapshot:
+        """Makes and records a snapshot in one step."""
+
+    @abc.abstractmethod
+    def _content(self, table: str) -> tuple[int, str]:
+        """Rows and checksum of a snapshot as it is now."""
 
     @abc.abstractmethod
     def load_parquet(self, path: str, table: str) -> None:

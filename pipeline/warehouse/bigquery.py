@@ -12,10 +12,10 @@ from pipeline.warehouse.base import (
     LABEL_COLUMNS,
     Snapshot,
     Warehouse,
-    as_of,
-    checksum,
+    check_bounds,
+    content_of,
+    identifier,
     schema_fingerprint,
-    snapshot_table,
 )
 
 _PARAMETER_TYPES = {str: "STRING", int: "INT64", float: "FLOAT64", bool: "BOOL", datetime.datetime: "TIMESTAMP"}
@@ -34,6 +34,8 @@ class BigQueryWarehouse(Warehouse):
         client: A client to use instead of a new one for `project`.
     """
 
+    RESTORE = "bring its first state back by time travel"
+
     def __init__(self, project: str, dataset: str, labels: str, client: bigquery.Client | None = None):
         self._dataset = f"{project}.{dataset}"
         self._labels = labels
@@ -43,34 +45,12 @@ class BigQueryWarehouse(Warehouse):
         self._client.close()
 
     def address(self, table):
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", table):
-            raise PipelineError(f"{table!r} is no table name: letters, digits and underscores only")
-        return f"`{self._dataset}.{table}`"
+        return f"`{self._dataset}.{identifier(table)}`"
 
     def rows(self, query, parameters=None):
         job = self._run(query, parameters)
         for row in job:
             yield dict(row.items())
-
-    def snapshot(self, date):
-        instant = as_of(date)
-        if instant > datetime.datetime.now(datetime.timezone.utc):
-            raise PipelineError(
-                f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
-            )
-        table = snapshot_table(date)
-        recorded = self._recorded(table)
-        if recorded is None:
-            self._check_bounds(date, instant)
-            recorded = self._create(table, date, instant)
-        found = self._content(table)
-        if found != (recorded.rows, recorded.checksum):
-            raise PipelineError(
-                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
-                f"{recorded.checksum[:12]}, it has {found[0]} rows and checksum {found[1][:12]}. A snapshot is never "
-                "changed or overwritten: bring its first state back by time travel"
-            )
-        return recorded
 
     def load_parquet(self, path, table):
         destination = f"{self._dataset}.{table}"
@@ -95,6 +75,8 @@ class BigQueryWarehouse(Warehouse):
         CREATE TABLE refuses a name that is taken: of two launches at once, one publishes and the
         other finds the table there.
         """
+        bounds = next(self.rows(queries.label_bounds(self.address(self._labels))))
+        check_bounds(bounds, f"{self._dataset}.{self._labels}", date)
         staging = f"{table}_staging_{datetime.datetime.now(datetime.timezone.utc):%Y%m%d%H%M%S%f}"
         config = bigquery.QueryJobConfig(
             query_parameters=[bigquery.ScalarQueryParameter("as_of", "TIMESTAMP", instant)],
@@ -149,18 +131,7 @@ class BigQueryWarehouse(Warehouse):
         )
 
     def _content(self, table) -> tuple[int, str]:
-        row = next(self.rows(queries.content_sums(self.address(table))))
-        return row["n"], checksum(row["n"], [row[f"lane_{lane}"] or 0 for lane in range(8)])
-
-    def _check_bounds(self, date, instant):
-        bounds = next(self.rows(queries.label_bounds(self.address(self._labels))))
-        if bounds["edits"] == 0:
-            raise PipelineError(f"the label table {self._dataset}.{self._labels} is empty: there is nothing to take a snapshot of")
-        if bounds["first_edit"] >= instant:
-            raise PipelineError(
-                f"no label was edited before {date} in {self._dataset}.{self._labels}: the first edit is of "
-                f"{bounds['first_edit']:%Y-%m-%d %H:%M} UTC"
-            )
+        return content_of(next(self.rows(queries.content_sums(self.address(table)))))
 
     def _run(self, query, parameters):
         config = bigquery.QueryJobConfig(

@@ -1,8 +1,6 @@
 """The embedded warehouse: label edits in a CSV or Parquet file, snapshots in a DuckDB file."""
 
-import datetime
 import pathlib
-import re
 
 import duckdb
 import sqlglot
@@ -13,10 +11,10 @@ from pipeline.warehouse.base import (
     LABEL_COLUMNS,
     Snapshot,
     Warehouse,
-    as_of,
-    checksum,
+    check_bounds,
+    content_of,
+    identifier,
     schema_fingerprint,
-    snapshot_table,
 )
 
 # What is recorded when a snapshot is made, and checked whenever it is used again.
@@ -41,6 +39,8 @@ class DuckDBWarehouse(Warehouse):
         PipelineError: The database cannot be opened.
     """
 
+    RESTORE = "restore the database file from its backup"
+
     def __init__(self, database: str, labels: str):
         self._database = database
         self._labels = pathlib.Path(labels)
@@ -57,34 +57,13 @@ class DuckDBWarehouse(Warehouse):
         self._connection.close()
 
     def address(self, table):
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", table):
-            raise PipelineError(f"{table!r} is no table name: letters, digits and underscores only")
-        return f"`{table}`"
+        return f"`{identifier(table)}`"
 
     def rows(self, query, parameters=None):
         # A cursor of its own, so that one query may run while another one's rows are still read.
         cursor = self._connection.cursor()
         cursor.execute("SET TimeZone = 'UTC'")
         return self._rows(cursor, query, parameters)
-
-    def snapshot(self, date):
-        instant = as_of(date)
-        if instant > datetime.datetime.now(datetime.timezone.utc):
-            raise PipelineError(
-                f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
-            )
-        table = snapshot_table(date)
-        recorded = self._recorded(table)
-        if recorded is None:
-            recorded = self._create(table, date, instant)
-        found = self._content(table)
-        if found != (recorded.rows, recorded.checksum):
-            raise PipelineError(
-                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
-                f"{recorded.checksum[:12]}, it has {found[0]} rows and checksum {found[1][:12]}. A snapshot is never "
-                "changed or overwritten: restore the database file from its backup"
-            )
-        return recorded
 
     def load_parquet(self, path, table):
         self._connection.execute(
@@ -96,7 +75,7 @@ class DuckDBWarehouse(Warehouse):
         self._connection.execute("BEGIN")
         try:
             self._load_edits()
-            self._check_bounds(date, instant)
+            check_bounds(self._one(queries.label_bounds(self.address("edits"))), str(self._labels), date)
             select = self._translate(queries.labels_as_of(self.address("edits")))
             self._connection.execute(
                 f"CREATE TABLE {self._quoted(table)} AS {select} ORDER BY image_id, label, source", {"as_of": instant}
@@ -142,13 +121,12 @@ class DuckDBWarehouse(Warehouse):
 
     def _content(self, table) -> tuple[int, str]:
         try:
-            row = self._one(queries.content_sums(self.address(table)))
+            return content_of(self._one(queries.content_sums(self.address(table))))
         except PipelineError as error:
             raise PipelineError(
                 f"snapshot duckdb:{self._database}#{table} is recorded but cannot be read: {error}. A snapshot is "
-                "never changed or overwritten: restore the database file from its backup"
+                f"never changed or overwritten: {self.RESTORE}"
             ) from error
-        return row["n"], checksum(row["n"], [row[f"lane_{lane}"] or 0 for lane in range(8)])
 
     def _load_edits(self):
         """Reads the label file into the temporary table `edits`, every column as its type."""
@@ -182,17 +160,6 @@ class DuckDBWarehouse(Warehouse):
         ).fetchone()
         if row[0]:
             raise PipelineError(f"{self._labels} has {row[0]} edit(s) without image_id or updated_at: complete or remove them")
-
-    def _check_bounds(self, date, instant):
-        bounds = self._one(queries.label_bounds(self.address("edits")))
-        if bounds["edits"] == 0:
-            raise PipelineError(f"the label table {self._labels} is empty: there is nothing to take a snapshot of")
-        if bounds["first_edit"] >= instant:
-            raise PipelineError(
-                f"no label was edited before {date} in {self._labels}: the first edit is of "
-                f"{bounds['first_edit']:%Y-%m-%d %H:%M} UTC, so the first snapshot date is "
-                f"{(bounds['first_edit'] + datetime.timedelta(days=1)).date()}"
-            )
 
     def _one(self, query: str) -> dict:
         """First row of a query inside the connection's own transaction, temporary tables included."""
