@@ -77,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from pipeline import console, origin, settings, store, typed
     from pipeline.places import Places
+    from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
     from pipeline.warehouse.base import parse_date
 
@@ -91,6 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     config = settings.load(options.settings)
     limits = typed.load(Limits, schema / "gate.yaml")
+    read_classes(schema / "schema.pbtxt")  # for its errors: a typing error there need not wait for the fifth step
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)

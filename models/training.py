@@ -17,10 +17,9 @@ import numpy as np
 import pydantic
 import tensorflow as tf
 import tf_keras
-from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import schema_pb2
 
 from models import input_pipeline, serving
+from models.classes import parse_classes
 from models.config import NetworkConfig, TrainingConfig, with_hyperparameters
 from models.errors import TrainingError
 from models.network import Classifier, load_backbone
@@ -96,17 +95,13 @@ def settings_of(fn_args) -> tuple[NetworkConfig, TrainingConfig, int]:
 
 
 def read_classes(schema_path: str) -> tuple[str, ...]:
-    """Reads the class names, in the order of the logits, from the domain of the schema's feature `label`."""
-    schema = schema_pb2.Schema()
-    with tf.io.gfile.GFile(schema_path) as file:
-        text_format.Parse(file.read(), schema)
-    domains = {domain.name: domain for domain in schema.string_domain}
-    for feature in schema.feature:
-        if feature.name == "label":
-            domain = domains.get(feature.domain) if feature.domain else feature.string_domain
-            if domain is not None and len(domain.value) >= 2:
-                return tuple(domain.value)
-    raise TrainingError(f"{schema_path}: the feature `label` needs a string domain of at least two classes")
+    """Reads the classes, in the order of the logits, from a schema file. Raises TrainingError."""
+    try:
+        with tf.io.gfile.GFile(schema_path) as file:
+            text = file.read()
+    except tf.errors.OpError as error:
+        raise TrainingError(f"cannot read the schema {schema_path}: {input_pipeline.plain(error)}") from error
+    return parse_classes(text, schema_path)
 
 
 def set_threads(intra_op: int, inter_op: int) -> None:

@@ -1,33 +1,29 @@
 """Gathers the facts that the gate judges, from the warehouse and from what TFX's validators wrote."""
 
 import pathlib
+from collections.abc import Sequence
 
-from google.protobuf import text_format
-from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
+from tensorflow_metadata.proto.v0 import anomalies_pb2
 
+from models.classes import parse_classes
+from models.errors import TrainingError
 from pipeline.errors import SettingsError
 from pipeline.validation.rules import Facts
 from pipeline.warehouse import Warehouse, queries
 
 
-def read_classes(path: str | pathlib.Path) -> list[str]:
-    """Reads the classes from a schema: the string domain of its feature `label`, in that order.
+def read_classes(path: str | pathlib.Path) -> tuple[str, ...]:
+    """Reads the classes of a schema file, in the order of the model's outputs.
 
     Raises:
-        SettingsError: The file is no schema, or its `label` has no domain.
+        SettingsError: The file cannot be read, is no schema, or its `label` has no domain.
     """
     try:
-        schema = text_format.Parse(pathlib.Path(path).read_text(encoding="utf-8"), schema_pb2.Schema())
-    except (OSError, text_format.ParseError) as error:
+        return parse_classes(pathlib.Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the schema {path}: {error}") from error
-    domains = {domain.name: list(domain.value) for domain in schema.string_domain}
-    for feature in schema.feature:
-        if feature.name == "label":
-            classes = list(feature.string_domain.value) or domains.get(feature.domain, [])
-            if len(classes) < 2 or len(set(classes)) != len(classes):
-                raise SettingsError(f"{path}: the domain of the feature label needs two or more different classes, not {classes}")
-            return classes
-    raise SettingsError(f"{path} has no feature label: the classes are the string_domain of that feature")
+    except TrainingError as error:
+        raise SettingsError(str(error)) from error
 
 
 def read_anomalies(folder: str) -> list[str]:
@@ -53,7 +49,7 @@ def gather(
     index: str,
     examples_query: str,
     baseline: str | None,
-    classes: list[str],
+    classes: Sequence[str],
     schema_anomalies: list[str],
     drift_anomalies: list[str],
 ) -> Facts:
