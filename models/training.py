@@ -208,7 +208,7 @@ def fit(
     steps = input_pipeline.steps_per_epoch(train, batch_size)
     sizes = {"image_size": image_size, "short_side": short_side}
     val_data = input_pipeline.validation_dataset(val, batch_size=config.batch_size, **sizes)
-    evaluate = _evaluator(network)
+    evaluate = _evaluator(network, val_data.element_spec)
     best, best_weights = None, None
     phases, epoch, wait, work = [], 0, 0.0, 0.0
 
@@ -226,6 +226,8 @@ def fit(
             **sizes,
         )
         train_step = _trainer(network, config, backbone=name == UNFROZEN)
+        # Traced before the clock starts, as the evaluation is: the first epoch's rate is then training's own.
+        train_step.get_concrete_function(*data.element_spec, tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int32))
         peak = config.frozen_learning_rate if name == FROZEN else config.learning_rate
         warmup = 0 if name == FROZEN else round(config.warmup_epochs * steps)
         batches = _Timed(_readable(data, train))
@@ -325,12 +327,14 @@ def _trainer(network: Classifier, config: TrainingConfig, backbone: bool):
     return step
 
 
-def _evaluator(network: Classifier):
+def _evaluator(network: Classifier, spec):
     @tf.function(reduce_retracing=True)
     def sums(images, labels):
         logits = network(images)
         right = tf.argmax(logits, axis=1) == labels
         return tf.reduce_sum(smoothed_cross_entropy(logits, labels, 0.0)), tf.reduce_sum(tf.cast(right, tf.int64))
+
+    sums.get_concrete_function(*spec)
 
     def evaluate(batches) -> tuple[float, float]:
         loss, right, examples = 0.0, 0, 0

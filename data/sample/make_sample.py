@@ -1,11 +1,13 @@
 """Makes the sample data: photographs, their sources and licence, and the log of label edits.
 
 The photographs come from Debian's package tuxpaint-stamps-default; which ones, and what they show, is in
-selection.csv beside this script, chosen by eye. Run it with Pillow installed, in one of three ways:
+selection.csv beside this script, chosen by eye. Run it with Pillow installed:
 
     python data/sample/make_sample.py                    # apt-get download, dpkg-deb -x (Debian, Ubuntu)
     python data/sample/make_sample.py --deb FILE.deb     # a package file that is already here
     python data/sample/make_sample.py --stamps FOLDER    # what `dpkg-deb -x FILE.deb FOLDER` wrote
+
+    python data/sample/make_sample.py --pretraining FOLDER   # the other photographs, for python -m models.pretrain
 
 It takes about 5 s and writes 5 MB. The same package and the same Pillow give the same bytes. Everything is written
 to a temporary folder first and moved into place at the end, so an interrupted run leaves the old data whole.
@@ -351,6 +353,17 @@ def write_sample(package: pathlib.Path, version: str, licence: pathlib.Path, fol
     write_table(folder / "labels.csv", EDIT_COLUMNS, label_edits(photographs))
 
 
+def write_pretraining(package: pathlib.Path, folder: pathlib.Path) -> int:
+    """Writes the photographs of pretraining_selection.csv, none of the sample's classes; returns their number."""
+    with open(HERE / "pretraining_selection.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        data = read_source(package, row["source"], row["source_sha256"])
+        name = row["source"].removesuffix(".png").replace("/", "-") + ".jpg"
+        (folder / name).write_bytes(jpeg(on_white(data, LONGER_SIDES[0]), progressive=False))
+    return len(rows)
+
+
 def move_into_place(new: pathlib.Path, output: pathlib.Path, old: pathlib.Path) -> None:
     """Puts each entry of `new` into `output`; what it replaces goes to `old`, and back if anything fails."""
     moved = []
@@ -369,25 +382,39 @@ def move_into_place(new: pathlib.Path, output: pathlib.Path, old: pathlib.Path) 
         raise
 
 
-def make_sample(deb, stamps, any_version: bool, licence: pathlib.Path, output: pathlib.Path) -> None:
+@contextlib.contextmanager
+def checked_package(options: argparse.Namespace):
+    """The folder of the unpacked package and its version, which is the one that was selected from."""
     try:
         import PIL  # noqa: F401
     except ImportError:
         raise SampleError("Pillow is not installed in this Python. Use the project's: .venv/bin/python") from None
-    with unpacked_package(deb, stamps) as package:
+    with unpacked_package(options.deb, options.stamps) as package:
         version = package_version(package)
-        if version != VERSION and not any_version:
+        if version != VERSION and not options.any_version:
             raise SampleError(
                 f"the package is version {version}; the photographs were selected from {VERSION}. Get that version, or "
                 "pass --any-version: each photograph is still compared with the selected one by its SHA-256."
             )
+        yield package, version
+
+
+def make(options: argparse.Namespace) -> str:
+    """Makes what was asked for and returns a line about it."""
+    output = options.pretraining or options.output
+    with checked_package(options) as (package, version):
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".make_sample-", dir=output) as temporary:
             new, old = pathlib.Path(temporary, "new"), pathlib.Path(temporary, "old")
             new.mkdir()
             old.mkdir()
-            write_sample(package, version, licence, new)
+            if options.pretraining:
+                written = f"{write_pretraining(package, new)} photographs"
+            else:
+                write_sample(package, version, options.licence, new)
+                written = "images/, labels.csv, SOURCES.csv and LICENSE-photographs"
             move_into_place(new, output, old)
+    return f"wrote {written} to {output}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -413,9 +440,15 @@ def main(arguments: list[str] | None = None) -> int:
         default=HERE,
         help="where to write (default: beside the script)",
     )
+    parser.add_argument(
+        "--pretraining",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="write the photographs of pretraining_selection.csv there, and nothing else",
+    )
     options = parser.parse_args(arguments)
     try:
-        make_sample(options.deb, options.stamps, options.any_version, options.licence, options.output)
+        done = make(options)
     except SampleError as error:
         print(f"make_sample: {error}", file=sys.stderr)
         return 1
@@ -426,7 +459,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"make_sample: wrote images/, labels.csv, SOURCES.csv and LICENSE-photographs to {options.output}")
+    print(f"make_sample: {done}")
     return 0
 
 

@@ -9,6 +9,7 @@ import csv
 import datetime
 import gzip
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ import subprocess
 import sys
 
 import duckdb
+import numpy
 import PIL
 import pytest
 from PIL import Image
@@ -162,6 +164,7 @@ def test_the_sample_folder_holds_nothing_else():
     assert {path.name for path in SAMPLE.iterdir()} - {"__pycache__"} == {
         "images",
         "labels.csv",
+        "backbone.npz",
         "selection.csv",
         "pretraining_selection.csv",
         "make_sample.py",
@@ -378,10 +381,32 @@ def test_a_failed_rebuild_leaves_the_old_files_as_they_were(tmp_path):
     assert (output / "labels.csv").read_text() == "old"
 
 
-def test_rebuilding_gives_the_committed_files(tmp_path):
-    stamps = os.environ.get("SAMPLE_STAMPS")
-    if not stamps:
+@pytest.fixture
+def stamps():
+    folder = os.environ.get("SAMPLE_STAMPS")
+    if not folder:
         pytest.skip("SAMPLE_STAMPS does not name the folder of `dpkg-deb -x tuxpaint-stamps-default_*.deb FOLDER`")
+    return folder
+
+
+def test_the_photographs_for_pretraining_are_written_or_none_is(tmp_path):
+    package = fake_package(tmp_path / "p")
+    result = run_script("--stamps", package, "--pretraining", tmp_path / "outside")
+    assert result.returncode != 0 and "no photograph" in result.stderr
+    assert not list((tmp_path / "outside").iterdir())
+
+
+def test_the_backbone_was_pretrained_on_just_these_photographs(tmp_path, stamps):
+    result = run_script("--stamps", stamps, "--pretraining", tmp_path)
+    assert result.returncode == 0, result.stderr
+    digest = hashlib.sha256()
+    for path in sorted(tmp_path.glob("*.jpg")):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    about = json.loads(str(numpy.load(SAMPLE / "backbone.npz")["about"]))
+    assert about["photographs"] == {"number": len(read("pretraining_selection.csv")), "sha256": digest.hexdigest()}
+
+
+def test_rebuilding_gives_the_committed_files(tmp_path, stamps):
     for name in ("first", "second"):
         result = run_script("--stamps", stamps, "--output", tmp_path / name)
         assert result.returncode == 0, result.stderr
