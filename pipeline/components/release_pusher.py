@@ -1,11 +1,14 @@
 """TFX's Pusher, which also refuses to put an older week's model in front of a newer one."""
 
 import logging
+import pathlib
+import shutil
 
 from tfx.components.pusher import component, executor
 from tfx.dsl.components.base import base_component, executor_spec
+from tfx.proto import pusher_pb2
 from tfx.types import artifact_utils, channel, component_spec, standard_artifacts, standard_component_specs
-from tfx.utils import path_utils
+from tfx.utils import path_utils, proto_utils
 
 from models.serving import weights_digest
 from pipeline.artifacts import LabelSnapshot
@@ -53,10 +56,24 @@ class Executor(executor.Executor):
     def Do(self, input_dict, output_dict, exec_properties):
         """As TFX's; records why nothing was pushed as the custom property `reason`."""
         self._ledger, self._endpoint = exec_properties["ledger"], exec_properties["endpoint"]
-        super().Do(input_dict, output_dict, exec_properties)
+        versions = _versions_folder(exec_properties)
+        before = set(versions.glob("*"))
+        try:
+            super().Do(input_dict, output_dict, exec_properties)
+        except BaseException:
+            # A full disk or Ctrl-C: what was copied serves nowhere and would only take room.
+            for folder in set(versions.glob("*")) - before:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         pushed = artifact_utils.get_single_instance(output_dict[standard_component_specs.PUSHED_MODEL_KEY])
         facts.record(pushed, {"reason": self._hold})
         log.info("not pushed: %s" if self._hold else "pushed%s", self._hold)
+
+
+def _versions_folder(exec_properties) -> pathlib.Path:
+    destination = pusher_pb2.PushDestination()
+    proto_utils.json_to_proto(exec_properties[standard_component_specs.PUSH_DESTINATION_KEY], destination)
+    return pathlib.Path(destination.filesystem.base_directory)
 
 
 class ReleasePusherSpec(component_spec.ComponentSpec):

@@ -144,3 +144,22 @@ def week(tmp_path_factory) -> Week:
 def new_week(tmp_path):
     """Makes a week that the test may break."""
     return lambda **sizes: make_week(tmp_path / "data", **sizes)
+
+
+@pytest.fixture(scope="session")
+def unstable_backbone(tmp_path_factory) -> tuple[dict, str]:
+    """Settings of a network and a checkpoint for it, which a learning rate of 0.2 or more drives to infinity at once."""
+    from models import network
+    from models.config import NetworkConfig
+
+    settings = {"blocks": [1, 1, 1], "width": 4}
+    backbone = network.resnet(NetworkConfig(**settings, bottleneck=False, image_size=IMAGE_SIZE), seed=0)
+    # Small kernels under large scales: validation still has the small ones' statistics when a step has made them large.
+    for variable in backbone.weights:
+        if variable.name.endswith("kernel:0"):
+            variable.assign(variable * 1e-3)
+        elif variable.name.endswith("gamma:0"):
+            variable.assign(tf.fill(variable.shape, 1e17))
+    path = str(tmp_path_factory.mktemp("unstable") / "backbone.npz")
+    network.save_backbone(backbone, path, {"made": "for a test"}, dtype=np.float32)
+    return settings, path

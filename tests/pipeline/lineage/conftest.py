@@ -1,0 +1,154 @@
+"""A lineage store written by hand, the way TFX's launcher writes one, without TFX."""
+
+import datetime
+import json
+import time
+
+import ml_metadata
+import pytest
+from ml_metadata.proto import metadata_store_pb2 as pb
+
+from pipeline.places import Places
+
+STATES = {name: pb.Execution.State.Value(name) for name in ("COMPLETE", "FAILED", "CANCELED", "RUNNING", "CACHED")}
+
+
+def at(text: str) -> str:
+    """An instant as the ledger writes it: `at("2026-03-02 05:30")`."""
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.timezone.utc).isoformat(timespec="milliseconds")
+
+
+def release_facts(run_id: str, number: int, released_at: str, endpoint="default", version=None, **changes) -> dict:
+    """What ServingLedger records of a released model."""
+    return {
+        "run_id": run_id,
+        "endpoint": endpoint,
+        "weights_sha256": f"{number}" * 64,
+        "training": json.dumps({"training": {"seed": 7}, "backbone_sha256": "b" * 64, "tensorflow": {"version": "2"}}),
+        "hyperparameters": json.dumps({"space": [], "values": {"dropout": 0.5}}),
+        "accuracy": 0.75,
+        "log_loss": 0.5,
+        "eval_examples": 40,
+        "by_class": json.dumps({"cup": [0.5, 20], "hat": [1.0, 20]}),
+        "weakest_class": "cup",
+        "weakest_accuracy": 0.5,
+        "blessed": 1,
+        "evaluation_failures": "[]",
+        "released": 1,
+        "reason": "",
+        "released_at": at(released_at),
+        "to_version": version or str(number),
+        "path": f"/versions/{number}",
+        "share": 1.0,
+        "ledger_number": number,
+        **changes,
+    }
+
+
+MANIFEST = {
+    "snapshot_date": "2026-03-02",
+    "commit": "c0ffee",
+    "tree": "clean",
+    "image": "",
+    "lock": "tfx-1.16.txt",
+    "lock_sha256": "1" * 64,
+    "python": "3.11.7",
+    "platform": "Linux x86_64",
+    "launched_by": "ana",
+    "settings": json.dumps({"name": "x"}),
+}
+SNAPSHOT = {
+    "table": "labels_20260302",
+    "table_uri": "duckdb:w#labels_20260302",
+    "checksum": "5" * 64,
+    "as_of": "2026-03-02T00:00:00+00:00",
+    "rows": 152,
+}
+SHARDS = {"number": 3, "digest": "d" * 64, "images": 199, "quarantined": 1}
+GATE = {
+    "verdict": "labels_20260302 is accepted: all 11 rules passed",
+    "bootstrap": 1,
+    "findings": json.dumps({"max_orphans": "0 (allowed: 0)"}),
+}
+
+
+class HandWritten:
+    """Writes runs into a new lineage store."""
+
+    def __init__(self, places: Places):
+        self.places = places
+        config = pb.ConnectionConfig()
+        config.sqlite.filename_uri = places.metadata
+        config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
+        self.store = ml_metadata.MetadataStore(config)
+        self._run_type = self.store.put_context_type(pb.ContextType(name="pipeline_run"))
+
+    def run(self, run_id: str) -> int:
+        """Begins a run; returns the id of its context."""
+        (context,) = self.store.put_contexts([pb.Context(type_id=self._run_type, name=run_id)])
+        return context
+
+    def artifact(self, kind: str, facts: dict, state="LIVE", uri="") -> int:
+        """Writes an artifact of a type; returns its id."""
+        type_id = self.store.put_artifact_type(pb.ArtifactType(name=kind))
+        artifact = pb.Artifact(type_id=type_id, uri=uri, state=pb.Artifact.State.Value(state))
+        _set(artifact.custom_properties, facts)
+        return self.store.put_artifacts([artifact])[0]
+
+    def step(self, context: int, name: str, state="COMPLETE", inputs=None, outputs=None, parameters=None) -> int:
+        """Writes a step of a run; `inputs` and `outputs` map a key to artifact ids. Returns its id."""
+        # Two puts of one millisecond would have one time.
+        time.sleep(0.002)
+        type_id = self.store.put_execution_type(pb.ExecutionType(name=f"pipeline.components.{name.lower()}.{name}"))
+        execution = pb.Execution(type_id=type_id, last_known_state=STATES[state])
+        _set(execution.custom_properties, parameters or {})
+        (execution_id,) = self.store.put_executions([execution])
+        events = []
+        for kind, puts in ((pb.Event.INPUT, inputs or {}), (pb.Event.OUTPUT, outputs or {})):
+            for key, artifacts in puts.items():
+                for position, artifact_id in enumerate(artifacts):
+                    event = pb.Event(execution_id=execution_id, artifact_id=artifact_id, type=kind)
+                    event.path.steps.add().key = key
+                    event.path.steps.add().index = position
+                    events.append(event)
+        self.store.put_events(events)
+        self.store.put_attributions_and_associations([], [pb.Association(context_id=context, execution_id=execution_id)])
+        return execution_id
+
+    def whole_run(self, run_id: str, release: dict | None) -> None:
+        """Writes a run that ended well, with the artifacts that the audit reads."""
+        context = self.run(run_id)
+        for name, kind, facts in [
+            ("RunManifest", "pipeline.RunManifest", MANIFEST),
+            ("ImageSharder", "pipeline.ImageShards", SHARDS),
+            ("SnapshotGen", "pipeline.LabelSnapshot", SNAPSHOT),
+            ("SnapshotGate", "pipeline.GateReport", GATE),
+            ("ServingLedger", "pipeline.ServingRelease", release),
+        ]:
+            if facts is not None:
+                self.step(context, name, outputs={"out": [self.artifact(kind, facts)]})
+
+
+def _set(properties, facts) -> None:
+    for name, value in facts.items():
+        kind = "int_value" if isinstance(value, int) else "double_value" if isinstance(value, float) else "string_value"
+        setattr(properties[name], kind, value)
+
+
+@pytest.fixture
+def places(tmp_path) -> Places:
+    (tmp_path / "store").mkdir()
+    return Places(store=str(tmp_path / "store"))
+
+
+@pytest.fixture
+def written(places) -> HandWritten:
+    return HandWritten(places)
+
+
+@pytest.fixture
+def three_releases(written) -> HandWritten:
+    """A store in which run-1 served from 2 March, run-2 from 9 March and run-3 from 16 March on, all at noon."""
+    for number, day in enumerate(("2026-03-02", "2026-03-09", "2026-03-16"), start=1):
+        written.whole_run(f"run-{number}", release_facts(f"run-{number}", number, f"{day} 12:00"))
+    return written

@@ -1,0 +1,168 @@
+"""The serving ledger: what serves where, and that nobody changed what was written."""
+
+import dataclasses
+import datetime
+import errno
+import json
+import os
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import PipelineError
+from pipeline.release import ledger
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "serving" / "ledger.jsonl"
+
+
+@pytest.fixture
+def append(path):
+    def append(version, endpoint="default", **changes):
+        facts = {
+            "model": f"/versions/{version}",
+            "run_id": f"run-{version}",
+            "snapshot": "labels_20260302",
+            "snapshot_date": "2026-03-02",
+            "weights_sha256": version * 64,
+        }
+        return ledger.append(path, endpoint=endpoint, to_version=version, **{**facts, **changes})
+
+    return append
+
+
+def refusal(path) -> str:
+    with pytest.raises(PipelineError) as raised:
+        ledger.read(path)
+    return str(raised.value)
+
+
+def test_a_ledger_that_does_not_exist_is_empty(path):
+    assert ledger.read(path) == [] and ledger.serving(path, "default") is None
+    assert not path.exists()
+
+
+def test_the_first_entry_follows_nothing(path, append):
+    before = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=1)
+    entry = append("1")
+    assert dataclasses.replace(entry, at="") == ledger.Entry(
+        number=1,
+        at="",
+        endpoint="default",
+        from_version="",
+        to_version="1",
+        path="/versions/1",
+        share=1.0,
+        run_id="run-1",
+        snapshot="labels_20260302",
+        snapshot_date="2026-03-02",
+        weights_sha256="1" * 64,
+        previous="0" * 64,
+    )
+    assert before <= datetime.datetime.fromisoformat(entry.at) <= datetime.datetime.now(datetime.timezone.utc)
+    assert ledger.read(path) == [entry] and ledger.serving(path, "default") == entry
+
+
+def test_each_entry_names_the_version_before_and_the_newest_serves(path, append):
+    entries = [append(version) for version in "123"]
+    assert [entry.number for entry in entries] == [1, 2, 3]
+    assert [(entry.from_version, entry.to_version) for entry in entries] == [("", "1"), ("1", "2"), ("2", "3")]
+    assert ledger.read(path) == entries and ledger.serving(path, "default") == entries[-1]
+    assert entries[0].at <= entries[1].at <= entries[2].at
+
+
+def test_what_was_written_stays_byte_for_byte(path, append):
+    append("1")
+    first = path.read_bytes()
+    append("2")
+    assert path.read_bytes().startswith(first)
+
+
+def test_endpoints_are_served_apart_in_one_chain(path, append):
+    append("1")
+    other = append("2", endpoint="trial")
+    third = append("3")
+    assert (other.number, other.from_version, third.from_version) == (2, "", "1")
+    assert ledger.serving(path, "default").to_version == "3"
+    assert ledger.serving(path, "trial").to_version == "2"
+    assert ledger.serving(path, "nowhere") is None
+
+
+def test_text_of_any_kind_comes_back(path, append):
+    entry = append("1", model='/föld er/☃ "quoted"\n')
+    assert ledger.read(path) == [entry]
+
+
+def changed(lines):
+    lines[1] = lines[1].replace("/versions/2", "/elsewhere")
+
+
+def removed(lines):
+    del lines[1]
+
+
+def first_removed(lines):
+    del lines[0]
+
+
+def swapped(lines):
+    lines[1], lines[2] = lines[2], lines[1]
+
+
+def doubled(lines):
+    lines.insert(1, lines[0])
+
+
+def renumbered(lines):
+    lines[3] = lines[3].replace('"number": 4', '"number": 5')
+
+
+def respaced(lines):
+    lines[0] = json.dumps(json.loads(lines[0]), separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [(changed, 3), (removed, 2), (first_removed, 1), (swapped, 2), (doubled, 2), (renumbered, 4), (respaced, 2)],
+)
+def test_a_line_that_was_changed_lost_or_moved_is_noticed(path, append, damage, line):
+    for version in "1234":
+        append(version)
+    lines = path.read_text().splitlines()
+    damage(lines)
+    path.write_text("\n".join(lines) + "\n")
+    text = refusal(path)
+    for words in [str(path), f"line {line} does not follow line {line - 1}", "restore the file from its backup"]:
+        assert words in text
+    # Nothing is written behind a broken chain.
+    before = path.read_bytes()
+    with pytest.raises(PipelineError):
+        append("5")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("line", ["no json", "", "[]", "7", "{}", '{"number": 2, "colour": "red"}', '{"number": 2'])
+def test_a_line_that_is_no_entry_is_named(path, append, line):
+    append("1")
+    with open(path, "a") as stream:
+        stream.write(line + "\n")
+    text = refusal(path)
+    assert f"{path}, line 2 is no ledger entry" in text and "restore the file from its backup" in text
+
+
+@pytest.mark.parametrize("step", ["write", "replace"])
+def test_a_full_disk_leaves_the_ledger_as_it_was(path, append, monkeypatch, step):
+    append("1")
+    before = path.read_bytes()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, {"write": "fsync", "replace": "replace"}[step], full)
+    with pytest.raises(OSError, match="No space left"):
+        append("2")
+    monkeypatch.undo()
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+    assert append("2").number == 2

@@ -1,0 +1,102 @@
+"""`local_runner.py`: mistakes on the command line and in files answer at once, before TensorFlow is loaded."""
+
+import shutil
+
+import pytest
+import yaml
+
+from pipeline import settings
+from tests.pipeline.conftest import ROOT, answers, command
+
+DATE = ["--snapshot-date", "2026-03-02"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Settings and data folders with one mistake each."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    local = yaml.safe_load((settings.CONFIGS / "local.yaml").read_text())
+    files = {
+        "unknown-key.yaml": yaml.safe_dump(local | {"shards": {"shortside": 112}}),
+        "wrong-type.yaml": yaml.safe_dump(local | {"splits": {"train": "most"}}),
+        "no-yaml.yaml": "name: [",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for data, file, text in [
+        ("broken-schema", "schema.pbtxt", 'feature { name: "label" type: BYTES strin_domain {} }'),
+        ("no-classes", "schema.pbtxt", 'feature { name: "label" type: BYTES }'),
+        ("wrong-limit", "gate.yaml", "min_rows: -1"),
+        ("no-limits", "gate.yaml", None),
+    ]:
+        shutil.copytree(ROOT / "schema", folder / data / "schema")
+        path = folder / data / "schema" / file
+        path.unlink() if text is None else path.write_text(text)
+    return folder
+
+
+# Name -> words of the command line (a file of `folder` after @), exit status, words of the answer.
+MISTAKES = {
+    "a month that is none": (["--snapshot-date", "2026-13-01"], 1, ["'2026-13-01'", "YYYY-MM-DD"]),
+    "a day that is none": (["--snapshot-date", "2026-02-29"], 1, ["'2026-02-29'", "YYYY-MM-DD"]),
+    "words for a date": (["--snapshot-date", "next week"], 1, ["'next week'", "such as 2026-03-02"]),
+    "an empty date": (["--snapshot-date", ""], 1, ["''", "YYYY-MM-DD"]),
+    "settings: unknown key": (
+        [*DATE, "--settings", "@unknown-key.yaml"],
+        2,
+        ["unknown-key.yaml", "shards.shortside: there is no such setting; did you mean 'short_side'?", "112"],
+    ),
+    "settings: wrong type": ([*DATE, "--settings", "@wrong-type.yaml"], 2, ["wrong-type.yaml", "splits.train", "'most'"]),
+    "settings: no YAML": ([*DATE, "--settings", "@no-yaml.yaml"], 2, ["no-yaml.yaml is not valid YAML"]),
+    "settings: no file": ([*DATE, "--settings", "@none.yaml"], 2, ["cannot read the settings file", "none.yaml"]),
+    "settings: a folder": ([*DATE, "--settings", "@broken-schema"], 2, ["cannot read the settings file", "broken-schema"]),
+    "schema: broken": ([*DATE, "--data", "@broken-schema"], 2, ["schema.pbtxt is no schema", "strin_domain"]),
+    "schema: no classes": ([*DATE, "--data", "@no-classes"], 2, ["schema.pbtxt", "two or more different classes"]),
+    "limits: wrong": (
+        [*DATE, "--data", "@wrong-limit"],
+        2,
+        ["gate.yaml", "min_rows", "-1", "max_rows: this setting is required"],
+    ),
+    "limits: no file": ([*DATE, "--data", "@no-limits"], 2, ["cannot read the settings file", "gate.yaml"]),
+}
+
+
+@pytest.fixture(scope="module")
+def told(folder):
+    lines = [
+        [str(folder / word[1:]) if word.startswith("@") else word for word in [*words, "--store", "@store"]]
+        for words, _, _ in MISTAKES.values()
+    ]
+    return dict(zip([*MISTAKES, "usage"], answers("local_runner", [*lines, []]), strict=True))
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_with_its_value_and_without_a_traceback(told, name):
+    _, status, words = MISTAKES[name]
+    answer = told[name]
+    assert (answer.status, answer.out) == (status, "")
+    assert answer.err.startswith("\nerror: ") and "Traceback" not in answer.err
+    for word in words:
+        assert word in answer.err
+
+
+def test_mistakes_are_found_before_tensorflow_is_loaded_and_leave_no_store(told, folder):
+    assert [answer.loaded for answer in told.values()] == [[]] * len(told)
+    assert not (folder / "store").exists()
+
+
+def test_without_a_date_there_is_no_run(told):
+    assert told["usage"].status == 2 and "--snapshot-date" in told["usage"].err
+
+
+def test_as_a_person_calls_it():
+    done = command("local_runner.py", "--snapshot-date", "2026-13-01")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("\nerror: there is no snapshot date '2026-13-01'")
+
+
+def test_help_tells_the_exit_statuses_and_what_the_data_folder_holds():
+    done = command("local_runner.py", "--help")
+    assert done.returncode == 0
+    for words in ["images/", "labels.csv", "schema.pbtxt", "Exit status: 0 done", "--tune"]:
+        assert words in done.stdout

@@ -1,0 +1,111 @@
+"""`python -m pipeline`: the answers, the refusals, and that neither loads TensorFlow without need."""
+
+import json
+
+import pytest
+
+from pipeline.places import Places
+from pipeline.release import ledger
+from tests.pipeline.conftest import answers, command
+from tests.pipeline.lineage.conftest import HandWritten, release_facts
+
+AUDIT = ["audit", "serving", "--on"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    """`full` served from 2 March on, `idle` released nothing, `none` is no store."""
+    folder = tmp_path_factory.mktemp("stores")
+    for name in ("full", "idle"):
+        (folder / name).mkdir()
+        written = HandWritten(Places(store=str(folder / name)))
+        written.whole_run("run-1", release_facts("run-1", 1, "2026-03-02 12:00") if name == "full" else None)
+    return folder
+
+
+REFUSALS = {
+    "a month that is none": ([*AUDIT, "2026-13-01", "--store", "full"], ["'2026-13-01'", "YYYY-MM-DD", "2026-03-02"]),
+    "a word for a date": ([*AUDIT, "yesterday", "--store", "full"], ["'yesterday'", "YYYY-MM-DD"]),
+    "no store": ([*AUDIT, "2026-03-05", "--store", "none"], ["no lineage store", "none/metadata.sqlite", "--store"]),
+    "before the first release": (
+        [*AUDIT, "2026-03-01", "--store", "full"],
+        ["nothing served on 2026-03-01", "2026-03-02 12:00 UTC"],
+    ),
+    "nothing released": ([*AUDIT, "2026-03-05", "--json", "--store", "idle"], ["nothing was released yet"]),
+    "the future": ([*AUDIT, "2999-01-01", "--store", "full"], ["2999-01-01 lies in the future"]),
+    "predict without a store": (
+        ["predict", "a.jpg", "--store", "none"],
+        ["nothing serves at endpoint 'default' of the store none", "run the pipeline first", "--store"],
+    ),
+    "predict at another endpoint": (["predict", "a.jpg", "--endpoint", "trial", "--store", "full"], ["'trial'"]),
+}
+
+USAGE = {
+    "no command": ([], "COMMAND"),
+    "no question": (["audit"], "QUESTION"),
+    "no day": (["audit", "serving"], "--on"),
+    "no photograph": (["predict"], "IMAGE"),
+    "another command": (["train"], "'train'"),
+    "another option": (["predict", "a.jpg", "--speed", "9"], "--speed"),
+}
+
+
+@pytest.fixture(scope="module")
+def told(stores):
+    """Every command line of this file that is not asked in a process of its own."""
+    lines = {name: words for name, (words, _) in {**REFUSALS, **USAGE}.items()}
+    lines |= {"text": [*AUDIT, "2026-03-05", "--store", "full"], "json": [*AUDIT, "2026-03-05", "--json", "--store", "full"]}
+    folders = {name: str(stores / name) for name in ("full", "idle", "none")}
+    with_folders = [[folders.get(word, word) for word in words] for words in lines.values()]
+    return dict(zip(lines, answers("pipeline.__main__", with_folders), strict=True))
+
+
+def test_nothing_of_this_loads_tensorflow_or_tfx(told):
+    assert [answer.loaded for answer in told.values()] == [[]] * len(told)
+
+
+def test_the_audit_answers_in_text(told):
+    assert told["text"].status == 0 and told["text"].err == ""
+    assert told["text"].out.startswith("On 2026-03-05 (UTC) served 1 model(s):\n\nrun run-1\n")
+
+
+def test_the_audit_answers_in_json(told):
+    assert told["json"].status == 0 and told["json"].err == ""
+    (answer,) = json.loads(told["json"].out)
+    assert answer["run_id"] == "run-1" and answer["serving"]["until"] is None and answer["rows"] == 152
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_answered_is_a_sentence(told, stores, name):
+    answer = told[name]
+    assert (answer.status, answer.out) == (1, "")
+    assert answer.err.startswith("error: ") and answer.err.count("\n") == 1
+    for words in REFUSALS[name][1]:
+        assert words in answer.err.replace(f"{stores}/", "")
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_a_command_line_that_is_none_shows_the_usage(told, name):
+    answer = told[name]
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("usage: python -m pipeline") and USAGE[name][1] in answer.err
+
+
+def test_as_a_person_calls_it(stores):
+    done = command("-m", "pipeline", *AUDIT, "2026-03-05", "--store", str(stores / "full"))
+    assert done.returncode == 0 and "run run-1" in done.stdout and done.stderr == ""
+    refused = command("-m", "pipeline", *AUDIT, "2026-03-05", "--store", str(stores / "none"))
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert refused.stderr.startswith("error: there is no lineage store") and "Traceback" not in refused.stderr
+
+
+def test_a_broken_ledger_is_told_and_not_guessed_around(tmp_path):
+    path = tmp_path / "serving" / "ledger.jsonl"
+    for version in "12":
+        ledger.append(
+            path, endpoint="default", to_version=version, model="/m", run_id="r", snapshot="s",
+            snapshot_date="2026-03-02", weights_sha256="0",
+        )  # fmt: skip
+    path.write_text(path.read_text().splitlines()[1] + "\n")
+    (answer,) = answers("pipeline.__main__", [["predict", "a.jpg", "--store", str(tmp_path)]])
+    assert answer.status == 1 and "line 1 does not follow line 0" in answer.err and answer.loaded == []

@@ -1,0 +1,105 @@
+"""Where a run comes from; what cannot be found out is never guessed."""
+
+import getpass
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+
+import pytest
+
+from pipeline import origin
+
+
+def git(folder, *words):
+    identity = ["-c", "user.name=ana", "-c", "user.email=ana@example.com", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder that takes the project's place."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "code.py").write_text("one")
+    monkeypatch.setattr(origin, "_ROOT", project.resolve())
+    # Whoever runs the tests may have a repository or a configuration of his own around them.
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return project
+
+
+@pytest.fixture
+def repository(project):
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "First")
+    return project
+
+
+def test_a_clean_repository(repository):
+    found = origin.discover()
+    assert (found.commit, found.tree) == (git(repository, "rev-parse", "HEAD"), "clean")
+
+
+@pytest.mark.parametrize("name", ["code.py", "new.py"])
+def test_a_changed_or_added_file_is_told(repository, name):
+    (repository / name).write_text("two")
+    found = origin.discover()
+    assert (found.commit, found.tree) == (git(repository, "rev-parse", "HEAD"), "changed")
+
+
+def test_ignored_files_change_nothing(repository):
+    (repository / ".git" / "info" / "exclude").write_text("store/\n")
+    (repository / "store").mkdir()
+    (repository / "store" / "metadata.sqlite").write_text("x")
+    assert origin.discover().tree == "clean"
+
+
+def test_no_repository(project):
+    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
+
+
+def test_a_repository_around_the_project_is_not_the_projects(project):
+    git(project.parent, "init", "-q")
+    git(project.parent, "add", ".")
+    git(project.parent, "commit", "-q", "-m", "Something else")
+    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
+
+
+def test_a_repository_without_a_commit(project):
+    git(project, "init", "-q")
+    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
+
+
+def test_no_git(repository, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
+
+
+def test_the_locked_packages_are_those_of_the_installed_line(project):
+    line = ".".join(importlib.metadata.version("tfx").split(".")[:2])
+    assert (origin.discover().lock, origin.discover().lock_sha256) == ("", "")
+    (project / "requirements").mkdir()
+    (project / "requirements" / f"tfx-{line}.txt").write_text("tfx==1\n")
+    found = origin.discover()
+    assert (found.lock, found.lock_sha256) == (f"tfx-{line}.txt", hashlib.sha256(b"tfx==1\n").hexdigest())
+
+
+def test_an_account_without_a_name_is_unknown(project, monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(getpass.os, "getuid", lambda: 2**31 - 5)  # a container's user that no file names
+    assert origin.discover().launched_by == ""
+    monkeypatch.setenv("LOGNAME", "ana")
+    assert origin.discover().launched_by == "ana"
+
+
+def test_image_and_machine(project, monkeypatch):
+    monkeypatch.delenv("PIPELINE_IMAGE", raising=False)
+    assert origin.discover().image == ""
+    monkeypatch.setenv("PIPELINE_IMAGE", "registry/pipeline@sha256:0")
+    found = origin.discover()
+    assert found.image == "registry/pipeline@sha256:0"
+    assert found.python == platform.python_version() and platform.machine() in found.platform

@@ -1,0 +1,115 @@
+"""How the steps of a week are wired."""
+
+import dataclasses
+import json
+
+import pytest
+from tfx.dsl.compiler import compiler
+
+from pipeline import local, settings, typed
+from pipeline.console import Progress
+from pipeline.origin import Origin
+from pipeline.pipeline import create_pipeline
+from pipeline.places import Places
+from pipeline.validation.rules import Limits
+from tests.pipeline.conftest import ROOT
+
+ORIGIN = Origin("c0ffee", "clean", "tfx.txt", "0" * 64, "", "3.11", "Linux", "ana")
+
+
+def nodes(tune=False, **changes) -> dict:
+    """The steps as a runner sees them, in their order."""
+    config = dataclasses.replace(settings.load(settings.CONFIGS / "local.yaml"), **changes)
+    limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
+    places = Places(store="/store", images="/data/images", labels="/data/labels.csv", schema="/data/schema")
+    pipeline = create_pipeline(config, limits, places, ORIGIN, "run-1", "2026-03-02", tune)
+    compiled = compiler.Compiler().compile(pipeline)
+    return {node.pipeline_node.node_info.id: node.pipeline_node for node in compiled.nodes}
+
+
+@pytest.fixture(scope="module")
+def week():
+    return nodes()
+
+
+def upstream(steps, name) -> set[str]:
+    """Every step that must end before this one starts."""
+    found, front = set(), [name]
+    while front:
+        for above in steps[front.pop()].upstream_nodes:
+            if above not in found:
+                found.add(above)
+                front.append(above)
+    return found
+
+
+def parameter(step, name):
+    value = step.parameters.parameters[name].field_value
+    return getattr(value, value.WhichOneof("value"))
+
+
+def test_the_steps_of_a_week(week):
+    assert sorted(week) == sorted([
+        "RunManifest", "ImageSharder", "SnapshotGen", "SnapshotExampleGen", "StatisticsGen", "ImportSchemaGen",
+        "ExampleValidator", "LastAccepted", "DistributionValidator", "SnapshotGate", "LabelJoin", "KnownHyperparameters",
+        "Trainer", "ServingModel", "Evaluator", "ReleasePusher", "ServingLedger",
+    ])  # fmt: skip
+
+
+def test_tuning_takes_the_place_of_what_is_known():
+    steps = list(nodes(tune=True))
+    assert "Tuner" in steps and "KnownHyperparameters" not in steps and len(steps) == 17
+
+
+@pytest.mark.parametrize("tune", [False, True])
+def test_nothing_behind_the_gate_starts_without_its_verdict(tune):
+    steps = nodes(tune)
+    behind = list(steps)[list(steps).index("SnapshotGate") + 1 :]
+    assert len(behind) == 7
+    for name in behind:
+        assert "SnapshotGate" in upstream(steps, name), name
+
+
+def test_the_gate_waits_for_everything_that_it_judges(week):
+    assert set(week) - upstream(week, "SnapshotGate") == set(list(week)[list(week).index("SnapshotGate") :])
+
+
+def test_the_ledger_is_written_last(week):
+    assert upstream(week, "ServingLedger") == set(week) - {"ServingLedger"}
+    assert set(week["Evaluator"].upstream_nodes) >= {"ServingModel", "Trainer"}
+
+
+def test_a_run_is_known_by_its_parameters(week):
+    manifest = week["RunManifest"]
+    assert parameter(manifest, "run_id") == parameter(week["ServingLedger"], "run_id") == "run-1"
+    assert parameter(manifest, "snapshot_date") == parameter(week["SnapshotGen"], "snapshot_date") == "2026-03-02"
+    assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"
+    assert json.loads(parameter(manifest, "settings"))["name"] == "product-photographs"
+
+
+def test_settings_reach_the_steps_that_they_are_for(week):
+    limits = json.loads(parameter(week["SnapshotGate"], "limits"))
+    assert limits["max_relabelled_share"] == 0.08 and parameter(week["SnapshotGate"], "bootstrap") == 1
+    assert json.loads(parameter(week["ImageSharder"], "settings"))["short_side"] == 112
+    assert parameter(week["LabelJoin"], "tuning_share") == 0.5
+    assert parameter(week["ServingLedger"], "min_slice_examples") == 3 and parameter(week["ServingLedger"], "tuned") == 0
+    custom = json.loads(parameter(week["Trainer"], "custom_config"))
+    assert custom["short_side"] == 112 and custom["network"]["image_size"] == 96
+    assert json.loads(parameter(week["SnapshotGen"], "warehouse")) == {
+        "kind": "duckdb", "labels": "/data/labels.csv", "database": "/store/warehouse.duckdb", "project": "", "dataset": "",
+    }  # fmt: skip
+
+
+def test_a_bigquery_warehouse_is_named_by_project_and_data_set():
+    warehouse = settings.WarehouseSettings(kind="bigquery", project="p", dataset="d", labels="edits")
+    location = json.loads(parameter(nodes(warehouse=warehouse)["SnapshotGen"], "warehouse"))
+    assert location == {"kind": "bigquery", "labels": "edits", "database": "", "project": "p", "dataset": "d"}
+
+
+def test_nothing_is_cached(week):
+    assert not any(node.execution_options.caching_options.enable_cache for node in week.values())
+
+
+def test_a_part_of_a_week_cannot_be_run():
+    with pytest.raises(ValueError, match="partial runs are not supported"):
+        local.ProgressDagRunner("run-1", Progress()).run_with_ir(None, run_options=object())

@@ -1,0 +1,50 @@
+"""The closing words of a run."""
+
+import pytest
+
+from pipeline import summary
+from pipeline.places import Places
+from tests.pipeline.lineage.conftest import HandWritten, release_facts
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Tells a run whose release has these facts."""
+
+    def tell(**changes):
+        places = Places(store=str(tmp_path))
+        HandWritten(places).whole_run("run-1", release_facts("run-1", 1, "2026-03-02 12:00", **changes))
+        return summary.of_run(places, "run-1")
+
+    return tell
+
+
+def test_a_release_is_told_with_what_went_in_and_came_out(told, tmp_path):
+    lines = told().splitlines()
+    for line in [
+        "run        run-1",
+        f"snapshot   labels_20260302, checksum {'5' * 16}, 152 labels",
+        "images     199 in shards, 1 in quarantine",
+        "gate       labels_20260302 is accepted: all 11 rules passed (bootstrap: no baseline for drift)",
+        f"           report: {tmp_path}/reports/run-1/gate.html",
+        "eval       accuracy 0.750 on 40 photographs, nothing served before; weakest class cup 0.500",
+        "blessed    yes",
+        f"weights    {'1' * 16}",
+        "serves     version 1 at endpoint default, /versions/1",
+    ]:
+        assert line in lines
+    assert lines[-3] == "Try next:" and "audit serving --on 20" in lines[-1]
+
+
+def test_a_model_that_was_held_is_told_with_every_reason(told):
+    text = told(
+        blessed=0, released=0, evaluation_failures='["too weak", "too slow"]', reason="the evaluation did not bless it",
+        baseline_accuracy=0.875,
+    )  # fmt: skip
+    assert "blessed    no: too weak; too slow\n" in text
+    assert "serves     unchanged: the evaluation did not bless it\n" in text
+    assert "accuracy 0.750 on 40 photographs, the serving model has 0.875; weakest" in text
+
+
+def test_without_a_class_that_could_be_judged_alone(told):
+    assert "no class has enough eval examples to be judged alone" in told(weakest_class="", weakest_accuracy=-1.0)
