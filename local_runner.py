@@ -19,6 +19,8 @@ import pathlib
 import sys
 import traceback
 
+from pipeline.places import DEFAULT_STORE
+
 ROOT = pathlib.Path(__file__).resolve().parent
 
 
@@ -44,7 +46,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="settings of the pipeline (default: pipeline/configs/local.yaml)",
     )
     parser.add_argument(
-        "--store", default=str(ROOT / "store"), metavar="DIR", help="where runs leave their things (default: store)"
+        "--store", default=DEFAULT_STORE, metavar="DIR", help="where runs leave their things (default: store)"
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
     return parser.parse_args(arguments)
@@ -75,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from pipeline import console, origin, settings, store, typed
+    from pipeline import console, errors, origin, settings, store, typed
     from pipeline.places import Places
     from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
@@ -92,7 +94,12 @@ def _run(options: argparse.Namespace) -> int:
     )
     config = settings.load(options.settings)
     limits = typed.load(Limits, schema / "gate.yaml")
-    read_classes(schema / "schema.pbtxt")  # for its errors: a typing error there need not wait for the fifth step
+    # For their errors, which need not wait for the step that meets them.
+    read_classes(schema / "schema.pbtxt")
+    if not (data / "images").is_dir():
+        raise errors.PipelineError(f"there is no folder of photographs {data / 'images'}: name the folder that holds images/ by --data")
+    if config.warehouse.kind == "duckdb" and not (data / "labels.csv").is_file():
+        raise errors.PipelineError(f"there is no label table {data / 'labels.csv'}: name the folder that holds labels.csv by --data")
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)

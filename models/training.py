@@ -86,7 +86,7 @@ def settings_of(fn_args) -> tuple[NetworkConfig, TrainingConfig, int]:
     try:
         network = NetworkConfig(**custom["network"])
         training = with_hyperparameters(TrainingConfig(**custom["training"]), fn_args.hyperparameters)
-    except (pydantic.ValidationError, ValueError) as error:
+    except (pydantic.ValidationError, ValueError, TypeError) as error:
         raise TrainingError(f"the settings of the training cannot be used: {error}") from error
     short_side = custom["short_side"]
     if not isinstance(short_side, int) or short_side < network.image_size:

@@ -36,7 +36,7 @@ def tuner_fn(fn_args) -> tfx.components.TunerFnResult:
     network, config, short_side = training.settings_of(fn_args)
     try:
         tuning = TuningConfig(**(fn_args.custom_config.get("tuning") or {}))
-    except pydantic.ValidationError as error:
+    except (pydantic.ValidationError, TypeError) as error:
         raise TrainingError(f"the settings of the tuning cannot be used: {error}") from error
     classes = training.read_classes(fn_args.schema_path)
     training.prepare_tensorflow(config)
@@ -52,7 +52,8 @@ def tuner_fn(fn_args) -> tfx.components.TunerFnResult:
     oracle = keras_tuner.oracles.RandomSearchOracle(
         objective=keras_tuner.Objective(OBJECTIVE, "max"),
         max_trials=tuning.trials,
-        seed=tuning.seed,
+        # KerasTuner takes 0 for no seed and draws one.
+        seed=tuning.seed + 1,
         hyperparameters=search_space(tuning),
         # A value that makes the training diverge is a result, not a reason to stop.
         max_consecutive_failed_trials=tuning.trials + 1,
@@ -130,7 +131,9 @@ class Study(keras_tuner.engine.base_tuner.BaseTuner):
 
     def get_best_hyperparameters(self, num_trials=1):
         """The values of the best trials. Raises TrainingError when no trial was feasible."""
-        best = super().get_best_hyperparameters(num_trials)
+        # KerasTuner fills up with trials that failed when there are too few others.
+        trials = [trial for trial in self.oracle.get_best_trials(num_trials) if trial.status == "COMPLETED"]
+        best = [trial.hyperparameters for trial in trials]
         if not best:
             raise TrainingError(
                 f"not one of {len(self.oracle.trials)} trials was feasible: lower the upper bound of "

@@ -6,8 +6,7 @@ import pathlib
 import sys
 
 from pipeline.errors import PipelineError, user_error
-
-_STORE = pathlib.Path(__file__).resolve().parent.parent / "store"
+from pipeline.places import DEFAULT_STORE, Places
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -15,7 +14,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     store = argparse.ArgumentParser(add_help=False)
-    store.add_argument("--store", default=str(_STORE), metavar="DIR", help="where runs left their things (default: store)")
+    store.add_argument("--store", default=DEFAULT_STORE, metavar="DIR", help="where runs left their things (default: store)")
 
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
@@ -45,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from pipeline.places import Places
     from pipeline.release import ledger
 
     entry = ledger.serving(Places(store=options.store).ledger, options.endpoint)
@@ -53,6 +51,11 @@ def _predict(options: argparse.Namespace) -> int:
         raise PipelineError(
             f"nothing serves at endpoint {options.endpoint!r} of the store {options.store}: run the pipeline first, or "
             "name another store by --store"
+        )
+    if not pathlib.Path(entry.path).is_dir():
+        raise PipelineError(
+            f"the model that serves, {entry.path}, is not there: the serving ledger names it by the path that the store "
+            "had when it was released; bring the store back to that place, or run the pipeline in this one"
         )
     # Loads TensorFlow, so only once it is certain that there is something to ask.
     from pipeline.predict import predict
@@ -73,7 +76,6 @@ def _predict(options: argparse.Namespace) -> int:
 def _audit_serving(options: argparse.Namespace) -> int:
     from pipeline.lineage import audit
     from pipeline.lineage.mlmd import MLMDLineage
-    from pipeline.places import Places
     from pipeline.warehouse.base import parse_date
 
     day = parse_date(options.on)

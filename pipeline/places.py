@@ -2,6 +2,10 @@
 
 import dataclasses
 import os
+import pathlib
+
+DEFAULT_STORE = str(pathlib.Path(__file__).resolve().parent.parent / "store")
+"""Where runs leave their things unless another place is named."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 from collections.abc import Iterator
 
-from pipeline.errors import StoreBusy
+from pipeline.errors import PipelineError, StoreBusy
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.places import Places
 
@@ -30,9 +32,11 @@ def exclusive(places: Places, run_id: str) -> Iterator[None]:
 
     Raises:
         StoreBusy: Another run holds the store.
+        PipelineError: The store cannot be made or written, or its path means a pattern to TensorFlow.
     """
-    os.makedirs(places.store, exist_ok=True)
-    with open(places.lock, "a+", encoding="utf-8") as stream:
+    if re.search(r"[*?[\]]", places.store):
+        raise PipelineError(f"--store {places.store} has one of * ? [ ] in its path, which TensorFlow takes for a pattern: rename it")
+    with _lock_file(places) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -69,11 +73,22 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _lock_file(places: Places):
+    try:
+        os.makedirs(places.store, exist_ok=True)
+        return open(places.lock, "a+", encoding="utf-8")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PipelineError(f"cannot use the store {places.store}: {error.strerror}. Choose another place with --store") from error
+
+
 def _holder(places: Places) -> dict:
     try:
-        return json.loads(pathlib.Path(places.lock).read_text(encoding="utf-8") or "{}")
+        holder = json.loads(pathlib.Path(places.lock).read_text(encoding="utf-8") or "{}")
     except (OSError, ValueError):
         return {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _rewrite(stream, text: str) -> None:

@@ -1,10 +1,13 @@
 """The closing words of a run: what went in, what came out, what to try next."""
 
 import datetime
+import os
+import pathlib
+import shlex
 
 from pipeline.lineage import audit
 from pipeline.lineage.mlmd import MLMDLineage
-from pipeline.places import Places
+from pipeline.places import DEFAULT_STORE, Places
 
 
 def of_run(places: Places, run_id: str) -> str:
@@ -45,10 +48,16 @@ def of_run(places: Places, run_id: str) -> str:
     else:
         lines.append(f"serves     unchanged: {release['reason']}")
     today = datetime.datetime.now(datetime.timezone.utc).date()
+    store = "" if places.store == DEFAULT_STORE else f" --store {_word(places.store)}"
     lines += [
         "",
         "Try next:",
-        "  .venv/bin/python -m pipeline predict data/sample/images/*.jpg",
-        f"  .venv/bin/python -m pipeline audit serving --on {today}",
+        f"  .venv/bin/python -m pipeline predict{store} {_word(places.images)}/*.jpg",
+        f"  .venv/bin/python -m pipeline audit serving --on {today}{store}",
     ]
     return "\n".join(lines)
+
+
+def _word(path: str) -> str:
+    """A path as a shell takes it, short where it lies below the current folder."""
+    return shlex.quote(os.path.relpath(path) if pathlib.Path(path).is_relative_to(os.getcwd()) else path)

@@ -52,9 +52,13 @@ def load(cls, path: str | pathlib.Path):
 def from_dict(cls, content: dict, where: str):
     """Makes a `cls` of plain data; `where` names its origin in errors. Raises SettingsError."""
     try:
+        text = json.dumps(content, default=str)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{where} holds what no setting can: {error}") from error
+    try:
         # JSON's strict rules are the ones wanted: a list fills a tuple and an integer a float, but a text
         # fills no number. What JSON does not know (a YAML date) becomes text and fails as such.
-        return pydantic.TypeAdapter(cls).validate_json(json.dumps(content, default=str))
+        return pydantic.TypeAdapter(cls).validate_json(text)
     except pydantic.ValidationError as error:
         lines = [_describe(problem, cls) for problem in error.errors()]
         raise SettingsError(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from error

@@ -74,7 +74,7 @@ def SnapshotGate(
             baseline=None if first else facts.text(baseline, "table"),
             classes=read_classes(f"{schema.uri}/schema.pbtxt"),
             schema_anomalies=read_anomalies(schema_anomalies.uri),
-            drift_anomalies=read_anomalies(drift_anomalies.uri),
+            drift_anomalies=read_anomalies(drift_anomalies.uri, judged=not first),
         )
     findings = rules.judge(known, typed.from_dict(rules.Limits, json.loads(limits), "gate limits"))
     identity = {

@@ -23,7 +23,7 @@ class MLMDLineage(LineageStore):
         path: SQLite file.
 
     Raises:
-        PipelineError: There is no such file.
+        PipelineError: There is no such file, or it holds something else.
     """
 
     def __init__(self, path: str):
@@ -32,7 +32,10 @@ class MLMDLineage(LineageStore):
         config = pb.ConnectionConfig()
         config.sqlite.filename_uri = path
         config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE
-        self._store = ml_metadata.MetadataStore(config)
+        try:
+            self._store = ml_metadata.MetadataStore(config)
+        except (RuntimeError, ml_metadata.errors.StatusError) as error:
+            raise PipelineError(f"{path} is no lineage store ({error}): restore the file from its backup") from error
 
     def run(self, run_id):
         context = self._store.get_context_by_type_and_name("pipeline_run", run_id)

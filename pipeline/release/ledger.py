@@ -1,7 +1,7 @@
 """The serving ledger: an append-only record of what served, since when, and which run released it.
 
 One JSON object a line; each line carries the SHA-256 of the line before, so a line that was changed or
-lost is noticed. The newest entry of an endpoint is what serves there. Light: no TensorFlow.
+lost is noticed, but for the newest, which no other line vouches for. The newest entry of an endpoint is what serves there. Light: no TensorFlow.
 """
 
 import dataclasses
@@ -59,12 +59,10 @@ def read(path: str | pathlib.Path) -> list[Entry]:
         PipelineError: A line cannot be read, or does not follow the line before it.
     """
     path = pathlib.Path(path)
-    if not path.exists():
-        return []
     entries, previous = [], _FIRST
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_lines(path), start=1):
         try:
-            entry = Entry(**json.loads(line))
+            entry = Entry(**json.loads(line.decode()))
         except (ValueError, TypeError) as error:
             raise PipelineError(f"{path}, line {number} is no ledger entry ({error}): restore the file from its backup") from error
         if entry.previous != previous or entry.number != number:
@@ -73,8 +71,13 @@ def read(path: str | pathlib.Path) -> list[Entry]:
                 "line; restore the file from its backup"
             )
         entries.append(entry)
-        previous = hashlib.sha256(line.encode()).hexdigest()
+        previous = hashlib.sha256(line).hexdigest()
     return entries
+
+
+def _lines(path: pathlib.Path) -> list[bytes]:
+    # Bytes: text has more line ends than the one that separates entries, and a path may hold them.
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
 def serving(path: str | pathlib.Path, endpoint: str) -> Entry | None:
@@ -103,7 +106,7 @@ def append(
     path = pathlib.Path(path)
     entries = read(path)
     before = serving(path, endpoint)
-    lines = path.read_text(encoding="utf-8").splitlines() if entries else []
+    lines = _lines(path)
     entry = Entry(
         number=len(entries) + 1,
         at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
@@ -116,8 +119,8 @@ def append(
         snapshot=snapshot,
         snapshot_date=snapshot_date,
         weights_sha256=weights_sha256,
-        previous=hashlib.sha256(lines[-1].encode()).hexdigest() if lines else _FIRST,
+        previous=hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST,
     )
-    lines.append(json.dumps(dataclasses.asdict(entry), sort_keys=True, ensure_ascii=False))
-    files.write_atomically(path, "\n".join(lines) + "\n")
+    lines.append(json.dumps(dataclasses.asdict(entry), sort_keys=True, ensure_ascii=False).encode())
+    files.write_atomically(path, b"\n".join(lines) + b"\n")
     return entry

@@ -7,6 +7,7 @@ own order. `eval` and the tuning sample become full examples with pixels, for TF
 import collections
 import dataclasses
 import hashlib
+import logging
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,6 +17,8 @@ import tensorflow as tf
 from models import records
 from pipeline.errors import PipelineError
 from pipeline.shards.sharder import Generation
+
+log = logging.getLogger(__name__)
 
 LABELLED_SPLITS = ("train", "val")
 
@@ -34,7 +37,7 @@ class LabelledRow:
 
 
 def read_rows(paths: Iterable[str]) -> list[LabelledRow]:
-    """Reads the rows that SnapshotExampleGen wrote (gzipped TFRecords of tf.train.Example)."""
+    """Reads the rows that SnapshotExampleGen wrote (gzipped TFRecords of tf.train.Example), in the order of the shards."""
     rows = []
     for path in sorted(paths):
         for record in tf.data.TFRecordDataset(path, compression_type="GZIP"):
@@ -46,8 +49,26 @@ def read_rows(paths: Iterable[str]) -> list[LabelledRow]:
                 for field in dataclasses.fields(LabelledRow)
             }
             rows.append(LabelledRow(**values))
-    # The files come from Beam, whose order means nothing.
-    return sorted(rows, key=lambda row: (row.shard, row.ordinal))
+    return _one_label_each(rows)
+
+
+def _one_label_each(rows: list[LabelledRow]) -> list[LabelledRow]:
+    """Sorts the rows, whose order Beam left to chance, and keeps one for each photograph.
+
+    The gate's `max_duplicates` may let some pass: the same label twice is one label, two different labels are none.
+    """
+    by_place = collections.defaultdict(list)
+    for row in rows:
+        by_place[row.shard, row.ordinal].append(row)
+    kept = []
+    for place in sorted(by_place):
+        members = sorted(by_place[place], key=dataclasses.astuple)
+        labels = sorted({row.label for row in members})
+        if len(labels) > 1:
+            log.warning("photograph %s is left out: it has the labels %s", members[0].image_id, ", ".join(labels))
+            continue
+        kept.append(members[0])
+    return kept
 
 
 def stratified_sample(rows: Sequence[LabelledRow], share: float) -> list[LabelledRow]:
@@ -90,7 +111,7 @@ def write_label_records(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for shard in sorted(by_shard):
-            labels = np.full(facts[shard]["records"], -1, np.int64)
+            labels = np.full(_records(facts, shard, by_shard[shard]), records.NOT_IN_SPLIT, np.int64)
             for row in by_shard[shard]:
                 labels[row.ordinal] = class_index(row, classes)
             writer.write(
@@ -104,6 +125,7 @@ def write_labelled_examples(
     path: pathlib.Path, rows: Sequence[LabelledRow], generation: Generation, classes: Mapping[str, int]
 ) -> None:
     """Writes a full example, pixels included, for each of `rows`, in the order of the shards."""
+    facts = generation.shard_facts()
     by_shard = collections.defaultdict(dict)
     for row in rows:
         by_shard[row.shard][row.ordinal] = row
@@ -111,6 +133,7 @@ def write_labelled_examples(
     with tf.io.TFRecordWriter(str(path)) as writer:
         for shard in sorted(by_shard):
             wanted = by_shard[shard]
+            _records(facts, shard, wanted.values())
             for ordinal, record in enumerate(tf.data.TFRecordDataset(generation.shard_path(shard))):
                 if ordinal not in wanted:
                     continue
@@ -133,6 +156,18 @@ def write_labelled_examples(
                         height=image["image/height"].int64_list.value[0],
                     )
                 )
+
+
+def _records(facts: Mapping[str, dict], shard: str, rows: Iterable[LabelledRow]) -> int:
+    """Number of records in a shard; raises PipelineError when the rows and the generation do not belong together."""
+    count = facts[shard]["records"] if shard in facts else 0
+    for row in rows:
+        if not 0 <= row.ordinal < count:
+            raise PipelineError(
+                f"image {row.image_id} should be record {row.ordinal} of {shard}, which has {count} in this generation: "
+                "the shard index is of another generation; run the week again"
+            )
+    return count
 
 
 def class_index(row: LabelledRow, classes: Mapping[str, int]) -> int:

@@ -5,7 +5,7 @@ import hashlib
 import io
 import warnings
 
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 # Pillow's own limit would raise on the first and only warn on the second; ours is a setting.
 Image.MAX_IMAGE_PIXELS = None
@@ -84,6 +84,26 @@ def pack(image_id: str, content: bytes, settings) -> Packed | Quarantined:
         return refuse(f"it cannot be decoded: {str(error)[:200]}")
 
 
+# EXIF's orientation -> what sets the pixels upright. EXIF 2.32 (CIPA DC-008), table of tag 0x0112.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _transposition(image: Image.Image) -> Image.Transpose | None:
+    # Not ImageOps.exif_transpose: that writes the other tags anew and fails on a damaged one.
+    try:
+        return _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # whatever Pillow makes of a damaged block, the pixels are fine
+        return None
+
+
 def _resized(image_id: str, image: Image.Image, digest: str, settings) -> Packed:
     side = settings.short_side
     width, height = image.size
@@ -91,7 +111,10 @@ def _resized(image_id: str, image: Image.Image, digest: str, settings) -> Packed
     if image.mode in ("RGB", "L"):
         # The JPEG decoder scales by powers of two for free; twice the target leaves the filter room.
         image.draft(image.mode, (round(width * scale * 2), round(height * scale * 2)))
-    image = ImageOps.exif_transpose(image.convert("RGB") if image.mode != "RGB" else image)
+    transposition = _transposition(image)
+    image = image.convert("RGB")
+    if transposition is not None:
+        image = image.transpose(transposition)
     if scale < 1:
         width, height = image.size
         factor = side / min(width, height)

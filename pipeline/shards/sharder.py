@@ -115,7 +115,7 @@ def pack_folder(images: str | os.PathLike, root: str | os.PathLike, settings) ->
     root = pathlib.Path(root)
     sources = _list(pathlib.Path(images))
     previous = latest(root)
-    if previous and json.loads(pathlib.Path(previous.folder, "manifest.json").read_text())["settings"] != typed.to_dict(settings):
+    if previous and json.loads(pathlib.Path(previous.folder, "manifest.json").read_text())["settings"] != _packing(settings):
         log.info("the shard settings changed: every photograph is packed again")
         known, refused = {}, {}
     else:
@@ -151,7 +151,10 @@ def pack_folder(images: str | os.PathLike, root: str | os.PathLike, settings) ->
 
     _check_quarantine(quarantined, len(sources), settings)
     gone = len((known.keys() | refused.keys()) - sources.keys())
-    if previous and not fresh and not gone and len(quarantined) == previous.quarantined and len(kept) == previous.images:
+    unchanged = [(row["image_id"], row["source_sha256"], row["reason"]) for row in quarantined] == [
+        (image_id, row["source_sha256"], row["reason"]) for image_id, row in sorted(refused.items())
+    ]
+    if previous and not fresh and not gone and unchanged and len(kept) == previous.images:
         return previous
     rows, shards = _write_shards(fresh, root, settings)
     index = sorted(kept + rows, key=lambda row: row["image_id"])
@@ -167,6 +170,10 @@ def _list(images: pathlib.Path) -> dict[str, pathlib.Path]:
     for path in sorted(images.rglob("*")):
         if path.suffix.lower() not in (".jpg", ".jpeg") or not path.is_file():
             continue
+        try:
+            path.stem.encode()
+        except UnicodeEncodeError as error:
+            raise PipelineError(f"the name of the photograph {str(path)!r} is not UTF-8: rename it") from error
         if path.stem in sources:
             raise PipelineError(
                 f"two photographs have the id {path.stem!r}: {sources[path.stem]} and {path}. An id is the file's "
@@ -178,9 +185,20 @@ def _list(images: pathlib.Path) -> dict[str, pathlib.Path]:
     return sources
 
 
+def _packing(settings) -> dict:
+    """The settings that decide what shards hold; how many files may be left out is not one of them."""
+    return {name: value for name, value in typed.to_dict(settings).items() if name != "max_quarantine_share"}
+
+
 def _known(generation: Generation | None) -> dict[str, dict]:
     if generation is None:
         return {}
+    missing = [name for name in generation.shard_facts() if not os.path.exists(generation.shard_path(name))]
+    if missing:
+        raise PipelineError(
+            f"{len(missing)} image shard(s) of {generation.folder} are missing, the first is {generation.shard_path(missing[0])}: "
+            "restore them from a backup, or move that folder's parent away so that the photographs are packed again"
+        )
     return {row["image_id"]: row for row in pq.read_table(generation.index).to_pylist()}
 
 
@@ -266,7 +284,7 @@ def _seal(root, previous, index, shards, quarantined, packed, settings) -> Gener
     if not index:
         raise PipelineError("every photograph went to quarantine: nothing is left to train on")
     content = [[row["image_id"], row["sha256"], row["shard"], row["ordinal"]] for row in index]
-    digest = hashlib.sha256(json.dumps([FORMAT, typed.to_dict(settings), content]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([FORMAT, _packing(settings), content]).encode()).hexdigest()
     with files.new_folder(root / f"generation-{number:06d}") as folder:
         pq.write_table(pa.Table.from_pylist(index, schema=INDEX_SCHEMA), folder / "index.parquet")
         (folder / "quarantine.json").write_text(files.to_json(quarantined), encoding="utf-8")
@@ -274,7 +292,7 @@ def _seal(root, previous, index, shards, quarantined, packed, settings) -> Gener
             "format": FORMAT,
             "number": number,
             "digest": digest,
-            "settings": typed.to_dict(settings),
+            "settings": _packing(settings),
             "images": len(index),
             "shards": {name: shards[name] for name in sorted({row["shard"] for row in index})},
             "packed": packed,

@@ -60,12 +60,11 @@ def _baseline(folder: str) -> float | None:
     for metrics in tfma.load_metrics(folder):
         if metrics.slice_key.single_slice_keys:
             continue
-        found = {}
-        for item in metrics.metric_keys_and_values:
-            if item.key.name == "sparse_categorical_accuracy":
-                found["difference" if item.key.is_diff else "candidate" if not found else "other"] = item.value.double_value.value
-        if "difference" in found:
-            return found["candidate"] - found["difference"]
+        figures = [item for item in metrics.metric_keys_and_values if item.key.name == "sparse_categorical_accuracy"]
+        differences = [item.value.double_value.value for item in figures if item.key.is_diff]
+        if differences:
+            candidate = next(item.value.double_value.value for item in figures if not item.key.is_diff)
+            return candidate - differences[0]
     return None
 
 

@@ -26,10 +26,21 @@ def read_classes(path: str | pathlib.Path) -> tuple[str, ...]:
         raise SettingsError(str(error)) from error
 
 
-def read_anomalies(folder: str) -> list[str]:
-    """Reads what ExampleValidator or DistributionValidator wrote, one text an anomaly."""
+def read_anomalies(folder: str, judged: bool = True) -> list[str]:
+    """Reads what ExampleValidator or DistributionValidator wrote.
+
+    Args:
+        folder: The artifact's folder.
+        judged: Whether the validator had something to judge; then writing nothing is an anomaly as well.
+
+    Returns:
+        One text an anomaly: split, feature and reason.
+    """
     found = []
-    for path in sorted(pathlib.Path(folder).glob("*/*.pb")):
+    paths = sorted(pathlib.Path(folder).glob("*/*.pb"))
+    if judged and not paths:
+        return [f"the validator wrote no verdict into {folder}"]
+    for path in paths:
         anomalies = anomalies_pb2.Anomalies.FromString(path.read_bytes())
         where = path.parent.name.removeprefix("Split-").removeprefix("SplitPair-")
         for feature, info in sorted(anomalies.anomaly_info.items()):

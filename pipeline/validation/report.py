@@ -31,11 +31,16 @@ def as_text(table: str, findings: list[Finding]) -> str:
     for finding in findings:
         if finding.passed:
             continue
-        lines.append(f"  {finding.rule}: {finding.value}, allowed: {finding.limit}")
-        lines += [f"    - {detail}" for detail in finding.details]
+        lines.append(f"  {finding.rule}: {_printable(finding.value)}, allowed: {finding.limit}")
+        lines += [f"    - {_printable(detail)}" for detail in finding.details]
         if finding.remedy:
             lines.append(f"    what to do: {finding.remedy}")
     return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    # Labels and ids are people's input: a line end or a terminal's control code must not forge a line.
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def write(folder: str, run_id: str, snapshot: dict, facts: Facts, findings: list[Finding]) -> None:

@@ -53,9 +53,10 @@ def parse_date(text: str) -> datetime.date:
         PipelineError: `text` is no date of the calendar written YYYY-MM-DD.
     """
     try:
-        if len(text) != 10:
-            raise ValueError("not ten characters")
-        return datetime.date.fromisoformat(text)
+        date = datetime.date.fromisoformat(text)
+        if str(date) != text:  # ISO 8601 knows weeks and other spellings
+            raise ValueError("not written YYYY-MM-DD")
+        return date
     except ValueError as error:
         raise PipelineError(
             f"there is no snapshot date {text!r} ({error}): give a day as YYYY-MM-DD, such as 2026-03-02"
