@@ -97,9 +97,13 @@ def _run(options: argparse.Namespace) -> int:
     # For their errors, which need not wait for the step that meets them.
     read_classes(schema / "schema.pbtxt")
     if not (data / "images").is_dir():
-        raise errors.PipelineError(f"there is no folder of photographs {data / 'images'}: name the folder that holds images/ by --data")
+        raise errors.PipelineError(
+            f"there is no folder of photographs {data / 'images'}: name the folder that holds images/ by --data"
+        )
     if config.warehouse.kind == "duckdb" and not (data / "labels.csv").is_file():
-        raise errors.PipelineError(f"there is no label table {data / 'labels.csv'}: name the folder that holds labels.csv by --data")
+        raise errors.PipelineError(
+            f"there is no label table {data / 'labels.csv'}: name the folder that holds labels.csv by --data"
+        )
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)

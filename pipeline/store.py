@@ -35,7 +35,9 @@ def exclusive(places: Places, run_id: str) -> Iterator[None]:
         PipelineError: The store cannot be made or written, or its path means a pattern to TensorFlow.
     """
     if re.search(r"[*?[\]]", places.store):
-        raise PipelineError(f"--store {places.store} has one of * ? [ ] in its path, which TensorFlow takes for a pattern: rename it")
+        raise PipelineError(
+            f"--store {places.store} has one of * ? [ ] in its path, which TensorFlow takes for a pattern: rename it"
+        )
     with _lock_file(places) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +82,9 @@ def _lock_file(places: Places):
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise PipelineError(f"cannot use the store {places.store}: {error.strerror}. Choose another place with --store") from error
+        raise PipelineError(
+            f"cannot use the store {places.store}: {error.strerror}. Choose another place with --store"
+        ) from error
 
 
 def _holder(places: Places) -> dict:

@@ -40,7 +40,7 @@ def load(cls, path: str | pathlib.Path):
         raise SettingsError(f"cannot read the settings file {path}: {error}") from error
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: 2026-13-01, ten thousand brackets
         raise SettingsError(f"{path} is not valid YAML: {error}") from error
     if content is None:
         content = {}

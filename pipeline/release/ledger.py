@@ -1,7 +1,8 @@
 """The serving ledger: an append-only record of what served, since when, and which run released it.
 
 One JSON object a line; each line carries the SHA-256 of the line before, so a line that was changed or
-lost is noticed, but for the newest, which no other line vouches for. The newest entry of an endpoint is what serves there. Light: no TensorFlow.
+lost is noticed, but for the newest, which no other line vouches for. The newest entry of an endpoint is
+what serves there. Light: no TensorFlow.
 """
 
 import dataclasses
@@ -56,7 +57,7 @@ def read(path: str | pathlib.Path) -> list[Entry]:
         path: The ledger's file; one that does not exist is an empty ledger.
 
     Raises:
-        PipelineError: A line cannot be read, or does not follow the line before it.
+        PipelineError: A line cannot be read or is cut short, or does not follow the line before it.
     """
     path = pathlib.Path(path)
     entries, previous = [], _FIRST
@@ -77,7 +78,10 @@ def read(path: str | pathlib.Path) -> list[Entry]:
 
 def _lines(path: pathlib.Path) -> list[bytes]:
     # Bytes: text has more line ends than the one that separates entries, and a path may hold them.
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    content = path.read_bytes() if path.exists() else b""
+    if content and not content.endswith(b"\n"):
+        raise PipelineError(f"{path} ends in the middle of a line: restore the file from its backup")
+    return content.split(b"\n")[:-1]
 
 
 def serving(path: str | pathlib.Path, endpoint: str) -> Entry | None:

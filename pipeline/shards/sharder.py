@@ -171,7 +171,7 @@ def _list(images: pathlib.Path) -> dict[str, pathlib.Path]:
         if path.suffix.lower() not in (".jpg", ".jpeg") or not path.is_file():
             continue
         try:
-            path.stem.encode()
+            str(path.relative_to(images)).encode()
         except UnicodeEncodeError as error:
             raise PipelineError(f"the name of the photograph {str(path)!r} is not UTF-8: rename it") from error
         if path.stem in sources:
@@ -196,8 +196,8 @@ def _known(generation: Generation | None) -> dict[str, dict]:
     missing = [name for name in generation.shard_facts() if not os.path.exists(generation.shard_path(name))]
     if missing:
         raise PipelineError(
-            f"{len(missing)} image shard(s) of {generation.folder} are missing, the first is {generation.shard_path(missing[0])}: "
-            "restore them from a backup, or move that folder's parent away so that the photographs are packed again"
+            f"{len(missing)} image shard(s) of {generation.folder} are missing, the first is "
+            f"{generation.shard_path(missing[0])}: restore them from a backup, or move that folder's parent away so that the photographs are packed again"
         )
     return {row["image_id"]: row for row in pq.read_table(generation.index).to_pylist()}
 

@@ -167,7 +167,10 @@ def _against_baseline(facts: Facts, limits: Limits) -> list[Finding]:
         for label in sorted(facts.class_counts.keys() | facts.baseline_counts.keys())
     }
     worst = max(shares, key=lambda label: abs(shares[label]))
-    moved = sorted((label for label in shares if _exceeds(abs(shares[label]), limits.max_class_share_change)), key=lambda label: -abs(shares[label]))
+    moved = sorted(
+        (label for label in shares if _exceeds(abs(shares[label]), limits.max_class_share_change)),
+        key=lambda label: -abs(shares[label]),
+    )
     # Without one image in common this is another table altogether, and nothing can be said of its labels.
     relabelled = len(facts.relabelled) / facts.common_images if facts.common_images else 1.0
     confusions: dict[tuple[str, str], int] = {}

@@ -343,6 +343,13 @@ def test_settings_that_cannot_be_used_are_named(week, tmp_path, settings, words)
     refused(week.fn_args(tmp_path, **settings), *words)
 
 
+@pytest.mark.parametrize("name", ["network", "training"])
+def test_settings_that_are_no_mapping(week, tmp_path, name):
+    fn_args = week.fn_args(tmp_path)
+    fn_args.custom_config[name] = None
+    refused(fn_args, "the settings of the training cannot be used", "mapping", "NoneType")
+
+
 @pytest.mark.parametrize("value", ["48", 48.0, None])
 def test_a_short_side_that_is_no_whole_number(week, tmp_path, value):
     fn_args = week.fn_args(tmp_path)

@@ -32,6 +32,7 @@ def folder(tmp_path_factory):
         shutil.copytree(ROOT / "schema", folder / data / "schema")
         path = folder / data / "schema" / file
         path.unlink() if text is None else path.write_text(text)
+    (folder / "no-labels" / "images").mkdir(parents=True)
     return folder
 
 
@@ -57,6 +58,9 @@ MISTAKES = {
         2,
         ["gate.yaml", "min_rows", "-1", "max_rows: this setting is required"],
     ),
+    "data: no folder": ([*DATE, "--data", "@nowhere"], 1, ["no folder of photographs", "nowhere/images", "--data"]),
+    "data: no labels": ([*DATE, "--data", "@no-labels"], 1, ["no label table", "no-labels/labels.csv", "--data"]),
+    "store: a file": ([*DATE, "--store", "@no-yaml.yaml"], 1, ["cannot use the store", "no-yaml.yaml", "--store"]),
     "limits: no file": ([*DATE, "--data", "@no-limits"], 2, ["cannot read the settings file", "gate.yaml"]),
 }
 
@@ -64,7 +68,7 @@ MISTAKES = {
 @pytest.fixture(scope="module")
 def told(folder):
     lines = [
-        [str(folder / word[1:]) if word.startswith("@") else word for word in [*words, "--store", "@store"]]
+        [str(folder / word[1:]) if word.startswith("@") else word for word in ["--store", "@store", *words]]
         for words, _, _ in MISTAKES.values()
     ]
     return dict(zip([*MISTAKES, "usage"], answers("local_runner", [*lines, []]), strict=True))

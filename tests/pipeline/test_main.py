@@ -1,6 +1,7 @@
 """`python -m pipeline`: the answers, the refusals, and that neither loads TensorFlow without need."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -14,13 +15,23 @@ AUDIT = ["audit", "serving", "--on"]
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """`full` served from 2 March on, `idle` released nothing, `none` is no store."""
+    """`full` served from 2 March on, `idle` released nothing, `moved` lost its model and its lineage, `none` is no store."""
     folder = tmp_path_factory.mktemp("stores")
     for name in ("full", "idle"):
         (folder / name).mkdir()
         written = HandWritten(Places(store=str(folder / name)))
         written.whole_run("run-1", release_facts("run-1", 1, "2026-03-02 12:00") if name == "full" else None)
+    moved = Places(store=str(folder / "moved"))
+    release(moved.ledger, "1", model=str(folder / "moved" / "1"))
+    pathlib.Path(moved.metadata).write_text("no database\n" * 100)
     return folder
+
+
+def release(path, version, model="/m"):
+    ledger.append(
+        path, endpoint="default", to_version=version, model=model, run_id="r", snapshot="s",
+        snapshot_date="2026-03-02", weights_sha256="0",
+    )  # fmt: skip
 
 
 REFUSALS = {
@@ -37,6 +48,8 @@ REFUSALS = {
         ["predict", "a.jpg", "--store", "none"],
         ["nothing serves at endpoint 'default' of the store none", "run the pipeline first", "--store"],
     ),
+    "predict without its model": (["predict", "a.jpg", "--store", "moved"], ["the model that serves, moved/1, is not there"]),
+    "no lineage": ([*AUDIT, "2026-03-05", "--store", "moved"], ["moved/metadata.sqlite is no lineage store", "backup"]),
     "predict at another endpoint": (["predict", "a.jpg", "--endpoint", "trial", "--store", "full"], ["'trial'"]),
 }
 
@@ -55,7 +68,7 @@ def told(stores):
     """Every command line of this file that is not asked in a process of its own."""
     lines = {name: words for name, (words, _) in {**REFUSALS, **USAGE}.items()}
     lines |= {"text": [*AUDIT, "2026-03-05", "--store", "full"], "json": [*AUDIT, "2026-03-05", "--json", "--store", "full"]}
-    folders = {name: str(stores / name) for name in ("full", "idle", "none")}
+    folders = {name: str(stores / name) for name in ("full", "idle", "moved", "none")}
     with_folders = [[folders.get(word, word) for word in words] for words in lines.values()]
     return dict(zip(lines, answers("pipeline.__main__", with_folders), strict=True))
 
@@ -102,10 +115,7 @@ def test_as_a_person_calls_it(stores):
 def test_a_broken_ledger_is_told_and_not_guessed_around(tmp_path):
     path = tmp_path / "serving" / "ledger.jsonl"
     for version in "12":
-        ledger.append(
-            path, endpoint="default", to_version=version, model="/m", run_id="r", snapshot="s",
-            snapshot_date="2026-03-02", weights_sha256="0",
-        )  # fmt: skip
+        release(path, version)
     path.write_text(path.read_text().splitlines()[1] + "\n")
     (answer,) = answers("pipeline.__main__", [["predict", "a.jpg", "--store", str(tmp_path)]])
     assert answer.status == 1 and "line 1 does not follow line 0" in answer.err and answer.loaded == []

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from pipeline import store
-from pipeline.errors import StoreBusy
+from pipeline.errors import PipelineError, StoreBusy
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.places import Places
 from tests.pipeline.conftest import ROOT
@@ -126,9 +126,16 @@ def test_a_refused_run_marks_nothing(places, interrupted):
     assert states(places, "run-2") == ["COMPLETE", "RUNNING"]
 
 
+def test_a_store_whose_path_means_a_pattern_is_refused_and_not_made(tmp_path):
+    places = Places(store=str(tmp_path / "week[1]"))
+    with pytest.raises(PipelineError, match=r"week\[1\] has one of .* pattern: rename it"), store.exclusive(places, "run-1"):
+        pass
+    assert not os.path.exists(places.store)
+
+
 def test_a_lock_file_that_is_damaged_holds_nobody_up(places):
     os.makedirs(places.store)
-    for text in ("{", '{"pid": 1}', "\0" * 20):
+    for text in ("{", '{"pid": 1}', "[]", "\0" * 20):
         with open(places.lock, "w") as stream:
             stream.write(text)
         with store.exclusive(places, "run-1"):

@@ -48,3 +48,9 @@ def test_a_model_that_was_held_is_told_with_every_reason(told):
 
 def test_without_a_class_that_could_be_judged_alone(told):
     assert "no class has enough eval examples to be judged alone" in told(weakest_class="", weakest_accuracy=-1.0)
+
+
+def test_the_next_commands_name_a_store_that_is_not_the_default_one(told, tmp_path):
+    *_, predict, audit = told().splitlines()
+    assert f"-m pipeline predict --store {tmp_path} " in predict
+    assert audit.endswith(f" --store {tmp_path}")

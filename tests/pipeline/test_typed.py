@@ -91,6 +91,22 @@ def test_a_date_of_yaml_is_no_text(tmp_path):
         typed.load(Tree, path)
 
 
+@pytest.mark.parametrize("text", ["2026-03-02: oak", "name: oak\nlimits: &self {a: *self}", "name: &self [*self]"])
+def test_yaml_that_no_setting_can_hold_is_told_with_its_file(tmp_path, text):
+    path = tmp_path / "tree.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="tree.yaml holds what no setting can: "):
+        typed.load(Tree, path)
+
+
+@pytest.mark.parametrize("text", ["name: 2026-13-01", "name: " + "[" * 5000])
+def test_yaml_that_cannot_be_parsed_is_told_with_its_file(tmp_path, text):
+    path = tmp_path / "tree.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="tree.yaml is not valid YAML: "):
+        typed.load(Tree, path)
+
+
 def test_settings_cannot_be_changed_by_accident():
     tree = Tree(name="oak")
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -1,8 +1,14 @@
-"""Why a candidate is pushed, or not."""
+"""Why a candidate is pushed, or not, and that a push that fails leaves nothing behind."""
+
+import json
 
 import pytest
+import tensorflow as tf
+from tfx.types import standard_artifacts
 
-from pipeline.components.release_pusher import reason_to_hold
+from pipeline.artifacts import LabelSnapshot
+from pipeline.components import facts
+from pipeline.components.release_pusher import Executor, reason_to_hold
 from pipeline.release.ledger import Entry
 
 SERVING = Entry(
@@ -49,3 +55,40 @@ def test_the_same_weights_are_not_released_twice(date):
 def test_an_older_week_never_replaces_a_newer_one(date):
     reason = reason_to_hold(True, date, "b" * 64, SERVING)
     assert reason == f"it is of {date}, and a model of 2026-03-09 serves (run 20260309-20260309T053000Z)"
+
+
+@pytest.fixture
+def push(tmp_path):
+    """Pushes a blessed model beside an older version, into the folder that is given for the archive."""
+    tf.train.Checkpoint(weights=tf.Variable([1.0])).write(str(tmp_path / "model" / "Format-Serving" / "variables" / "variables"))
+    (tmp_path / "model" / "Format-Serving" / "saved_model.pb").write_text("graph")
+    (tmp_path / "versions" / "7").mkdir(parents=True)
+    snapshot, model, blessing = LabelSnapshot(), standard_artifacts.Model(), standard_artifacts.ModelBlessing()
+    facts.record(snapshot, {"date": "2026-03-16"})
+    model.uri = str(tmp_path / "model")
+    blessing.set_int_custom_property("blessed", 1)
+
+    def push(uri):
+        pushed = standard_artifacts.PushedModel()
+        pushed.uri = str(uri)
+        Executor().Do(
+            {"snapshot": [snapshot], "model": [model], "model_blessing": [blessing]},
+            {"pushed_model": [pushed]},
+            {
+                "push_destination": json.dumps({"filesystem": {"base_directory": str(tmp_path / "versions")}}),
+                "ledger": str(tmp_path / "ledger.jsonl"),
+                "endpoint": "default",
+            },
+        )
+        return sorted(str(path.relative_to(tmp_path / "versions")) for path in (tmp_path / "versions").rglob("saved_model.pb"))
+
+    return push
+
+
+def test_a_push_that_fails_midway_leaves_the_versions_as_they_were(push, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises((OSError, tf.errors.OpError)):
+        push(tmp_path / "file" / "pushed")  # the archive comes after the version
+    assert [path.name for path in (tmp_path / "versions").iterdir()] == ["7"]
+    (pushed,) = push(tmp_path / "pushed")
+    assert pushed.endswith("/saved_model.pb") and (tmp_path / "versions" / "7").is_dir()

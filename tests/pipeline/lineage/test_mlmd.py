@@ -20,6 +20,14 @@ def test_a_missing_store_is_named_with_the_flag(tmp_path):
     assert not (tmp_path / "none.sqlite").exists()
 
 
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    path = tmp_path / "metadata.sqlite"
+    path.write_text("no database\n" * 100)
+    with pytest.raises(PipelineError, match="metadata.sqlite is no lineage store .*restore the file from its backup"):
+        MLMDLineage(str(path))
+    assert path.read_text() == "no database\n" * 100
+
+
 def test_a_run_has_its_steps_in_order_with_inputs_outputs_and_parameters(written, lineage):
     context = written.run("run-1")
     rows = written.artifact("pipeline.LabelSnapshot", {"table": "labels_20260302", "rows": 152}, uri="/artifacts/1")

@@ -91,8 +91,9 @@ def test_endpoints_are_served_apart_in_one_chain(path, append):
 
 
 def test_text_of_any_kind_comes_back(path, append):
-    entry = append("1", model='/föld er/☃ "quoted"\n')
-    assert ledger.read(path) == [entry]
+    models = ['/föld er/☃ "quoted"\n', "/line\u2028separator", "/next\x85line"]
+    entries = [append(str(number), model=model) for number, model in enumerate(models)]
+    assert ledger.read(path) == entries and [entry.path for entry in entries] == models
 
 
 def changed(lines):
@@ -143,13 +144,26 @@ def test_a_line_that_was_changed_lost_or_moved_is_noticed(path, append, damage, 
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("line", ["no json", "", "[]", "7", "{}", '{"number": 2, "colour": "red"}', '{"number": 2'])
+def test_the_newest_line_is_vouched_for_by_no_other(path, append):
+    append("1")
+    path.write_text(path.read_text().replace("/versions/1", "/elsewhere"))
+    assert ledger.serving(path, "default").path == "/elsewhere"
+
+
+@pytest.mark.parametrize("line", ["no json", "", "[]", "7", "{}", '{"number": 2, "colour": "red"}', '{"number": 2', b"\xff\xfe"])
 def test_a_line_that_is_no_entry_is_named(path, append, line):
     append("1")
-    with open(path, "a") as stream:
-        stream.write(line + "\n")
+    with open(path, "ab") as stream:
+        stream.write((line if isinstance(line, bytes) else line.encode()) + b"\n")
     text = refusal(path)
     assert f"{path}, line 2 is no ledger entry" in text and "restore the file from its backup" in text
+
+
+def test_a_last_line_that_is_cut_short_is_no_empty_ledger(path, append):
+    append("1")
+    for cut in (1, 20):
+        path.write_bytes(path.read_bytes()[:-cut])
+        assert f"{path} ends in the middle of a line: restore the file from its backup" in refusal(path)
 
 
 @pytest.mark.parametrize("step", ["write", "replace"])

@@ -77,6 +77,18 @@ def test_rows_come_in_the_order_of_the_shards_however_the_files_are_cut(tmp_path
     assert label_join.read_rows(paths[::-1]) == rows
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_image_with_two_rows_has_its_one_label_or_none(tmp_path, rows, order, caplog):
+    same, torn, *others = rows
+    again = dataclasses.replace(same, product_id="zzz")
+    other = dataclasses.replace(torn, label={"cup": "hat", "hat": "cup"}[torn.label])
+    files = [[*others, again, torn], [other, same]]
+    paths = [write_rows(tmp_path / f"part-{number}", part) for number, part in enumerate(files[::order])]
+    assert label_join.read_rows(paths) == [same, *others]
+    assert f"photograph {torn.image_id} is left out: it has the labels cup, hat" in caplog.text
+    assert same.image_id not in caplog.text
+
+
 def test_text_is_read_as_it_was_written_and_a_missing_one_is_empty(tmp_path):
     row = LabelledRow("Ärmel ☃", "", "it's \"q\"\n", "", "val", "s", 3)
     path = write_rows(tmp_path / "rows", [row], leave_out=("product_id", "source"))
@@ -182,3 +194,12 @@ def test_an_index_that_disagrees_with_its_shard_is_an_error(tmp_path, rows, gene
     words = r"shard-.*holds another photograph at \d+ than .*somebody else.*pack the photographs again"
     with pytest.raises(PipelineError, match=words):
         label_join.write_labelled_examples(tmp_path / "examples", [moved], generation, CLASSES)
+
+
+@pytest.mark.parametrize("write", [label_join.write_label_records, label_join.write_labelled_examples])
+@pytest.mark.parametrize("place", [{"ordinal": 10**6}, {"ordinal": -1}, {"shard": "shard-of-another-generation.tfrecord"}])
+def test_a_row_of_another_generation_is_an_error_that_names_image_and_shard(tmp_path, rows, generation, write, place):
+    wrong = dataclasses.replace(rows[0], **place)
+    with pytest.raises(PipelineError) as raised:
+        write(tmp_path / "out", [wrong, *rows[1:]], generation, CLASSES)
+    assert f"image {wrong.image_id} should be record {wrong.ordinal} of {wrong.shard}" in str(raised.value)

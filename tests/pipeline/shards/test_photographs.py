@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from pipeline.shards.photographs import Packed, Quarantined, pack
 from tests.pipeline.shards.conftest import jpeg, shard_settings
@@ -125,6 +125,24 @@ def test_a_damaged_exif_block_loses_no_photograph_and_warns_of_nothing(exif):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(pack("p1", jpeg(exif=b"Exif\0\0" + exif), shard_settings()), Packed)
+
+
+def test_a_tag_that_is_damaged_leaves_the_orientation_in_force():
+    content, exif = io.BytesIO(), Image.Exif()
+    exif[ORIENTATION], exif[0x010F] = 6, "camera"
+    quarters().transpose(STORED_AS[6]).save(content, "JPEG", quality=95, exif=exif)
+    damaged = content.getvalue().replace(b"\x01\x0f\x00\x02", b"\x01\x00\x00\x02")
+    assert damaged != content.getvalue()
+    packed = pack("p1", damaged, shard_settings())
+    assert (packed.width, packed.height) == (48, 32) and corners(decoded(packed)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_each_orientation_is_applied_as_pillow_applies_it(orientation):
+    content = encoded(quarters(), orientation)
+    wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    packed = pack("p1", content, shard_settings())
+    assert (packed.width * 2, packed.height * 2) == wanted.size and corners(decoded(packed)) == corners(wanted)
 
 
 def test_the_first_picture_of_a_multi_picture_file_is_taken():

@@ -68,6 +68,16 @@ def test_two_files_with_one_id_are_both_named(images, pack, second):
         assert words in str(raised.value)
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9.jpg", b"caf\xe9/cup.jpg"])
+def test_a_file_name_that_is_not_utf_8_is_named(images, pack, name):
+    path = os.path.join(os.fsencode(images), name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as stream:
+        stream.write(jpeg())
+    with pytest.raises(PipelineError, match=r"caf\\udce9.*' is not UTF-8: rename it"):
+        pack()
+
+
 def test_folders_are_searched_at_any_depth_and_only_for_jpeg_files(images, pack):
     (images / "a" / "b").mkdir(parents=True)
     (images / "a" / "b" / "deep.JPEG").write_bytes(jpeg())
@@ -209,6 +219,20 @@ def test_changed_settings_pack_everything_again(pack):
     assert {row["shard"] for row in rows_of(second)}.isdisjoint(row["shard"] for row in rows_of(first))
 
 
+def test_the_share_of_quarantine_packs_nothing_again(pack):
+    assert pack(max_quarantine_share=0.5) == pack()
+
+
+def test_a_lost_shard_is_named(root, pack):
+    first = pack()
+    lost = min(root.glob("shard-*"))
+    lost.unlink()
+    with pytest.raises(PipelineError) as raised:
+        pack()
+    for words in ["1 image shard(s)", first.folder, str(lost), "backup"]:
+        assert words in str(raised.value)
+
+
 def test_quarantine_up_to_its_share_is_recorded_with_reasons(images, pack):
     (images / "p00.jpg").write_bytes(b"no picture")
     (images / "p01.jpg").write_bytes(jpeg(8, 8))
@@ -236,6 +260,15 @@ def test_a_quarantined_file_that_is_mended_is_packed(images, pack):
     (images / "p00.jpg").write_bytes(jpeg())
     generation = pack(max_quarantine_share=0.1)
     assert (generation.images, generation.packed, generation.quarantined) == (12, 1, 0)
+
+
+def test_a_quarantined_file_that_is_bad_in_another_way_has_its_new_reason(images, pack):
+    (images / "p00.jpg").write_bytes(b"no picture")
+    pack(max_quarantine_share=0.1)
+    (images / "p00.jpg").write_bytes(jpeg(8, 8))
+    generation = pack(max_quarantine_share=0.1)
+    (listed,) = json.loads(pathlib.Path(generation.folder, "quarantine.json").read_text())
+    assert generation.number == 2 and listed["reason"] == "8 x 8 pixels are below shards.min_side 16"
 
 
 def test_another_bad_file_in_the_place_of_a_removed_one_is_listed(images, pack):

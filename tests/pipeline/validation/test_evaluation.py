@@ -82,10 +82,15 @@ def test_figures_are_read_overall_and_by_class(write):
     assert isinstance(found.examples, int)
 
 
-def test_the_accuracy_of_the_serving_model_is_the_candidates_minus_the_difference(write):
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_accuracy_of_the_serving_model_is_the_candidates_minus_the_difference(write, order):
     difference = metric("sparse_categorical_accuracy", -0.125, is_diff=True)
     elsewhere = metric("sparse_categorical_accuracy", 0.25, is_diff=True)
-    found = write([slice_of("cup", 0.5, 4, elsewhere), slice_of(None, 0.75, 8, difference)])
+    overall = slice_of(None, 0.75, 8, difference)
+    figures = list(overall.metric_keys_and_values)[::order]
+    del overall.metric_keys_and_values[:]
+    overall.metric_keys_and_values.extend(figures)
+    found = write([slice_of("cup", 0.5, 4, elsewhere), overall])
     assert (found.accuracy, found.baseline_accuracy) == (0.75, 0.875)
 
 

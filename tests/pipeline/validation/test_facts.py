@@ -84,6 +84,11 @@ def test_no_anomalies(tmp_path):
     assert facts.read_anomalies(str(tmp_path)) == []
 
 
+def test_a_validator_that_wrote_nothing_is_an_anomaly_when_it_had_something_to_judge(tmp_path):
+    assert facts.read_anomalies(str(tmp_path)) == [f"the validator wrote no verdict into {tmp_path}"]
+    assert facts.read_anomalies(str(tmp_path), judged=False) == []
+
+
 def test_each_anomaly_is_a_text_that_names_split_and_feature(tmp_path):
     found = anomalies_pb2.Anomalies()
     found.anomaly_info["label"].CopyFrom(anomaly("x", ("Unexpected", "Examples contain vehical"), ("Missing", "Too few")))

@@ -62,6 +62,14 @@ def test_the_text_names_each_failed_rule_with_value_limit_details_and_remedy():
     assert text.count("what to do:") == 3 and "max_duplicates" not in text
 
 
+def test_a_label_forges_no_line_and_no_colour_in_the_text():
+    label = "cup\n  max_rows: 0\r\x1b[2K\u2028é"
+    facts = dataclasses.replace(GOOD, orphans=[("p1", label)] * 3, class_counts={"cup": 60, label: 40})
+    text = report.as_text("t", rules.judge(facts, LIMITS))
+    assert r"    - p1 (cup\n  max_rows: 0\r\x1b[2K\u2028é)" in text.splitlines()
+    assert all(line.isprintable() and not line.startswith("  max_rows") for line in text.split("\n"))
+
+
 def test_the_text_of_a_good_week_is_one_line():
     assert report.as_text("t", rules.judge(GOOD, LIMITS)) == "t is accepted: all 11 rules passed"
 

@@ -111,6 +111,18 @@ def test_the_share_of_a_class_on_both_sides_of_the_limit(good, bad):
     assert failed(class_counts=bad, baseline_counts=before) == ["max_class_share_change"]
 
 
+@pytest.mark.parametrize(("hats", "passed"), [(20, True), (21, False)])
+def test_a_share_that_is_no_binary_fraction_may_lie_on_its_limit(hats, passed):
+    limits = dataclasses.replace(LIMITS, max_class_share_change=0.05)
+    finding = judged(limits, class_counts=counts(100 - hats, hats), baseline_counts=counts(85, 15))["max_class_share_change"]
+    assert finding.passed is passed
+
+
+def test_weeks_without_a_common_image_cannot_be_compared():
+    finding = judged(common_images=0)["max_relabelled_share"]
+    assert not finding.passed and finding.value == "100.0% (0 of 0)"
+
+
 @pytest.mark.parametrize(
     ("rule", "good", "bad"),
     [
@@ -219,6 +231,9 @@ def test_a_snapshot_without_rows_is_judged_and_fails(baseline):
         ({"max_row_change": float("nan")}, ["max_row_change", "nan"]),
         ({"max_duplicate": 0}, ["max_duplicate", "did you mean 'max_duplicates'?"]),
         ({"max_orphans": "2"}, ["max_orphans", "integer", "'2'"]),
+        ({"max_row_change": float("inf")}, ["max_row_change", "finite"]),
+        ({"drift": {"label": 1.01}}, ["drift.label", "less than or equal to 1", "1.01"]),
+        ({"drift": {"label": -0.01}}, ["drift.label", "greater than or equal to 0", "-0.01"]),
         ({"drift": {"label": "little"}}, ["drift.label", "number", "'little'"]),
     ],
 )

@@ -15,7 +15,11 @@ def test_a_day_of_the_calendar(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["2026-13-01", "2026-02-29", "2026-3-2", "20260302", "2026-03-02T00:00", "02.03.2026", "next week!", "", "2026-03-00"]
+    "text",
+    [
+        "2026-13-01", "2026-02-29", "2026-3-2", "2026-03-02T00:00", "02.03.2026", "next week!", "", "2026-03-00",
+        "20260302", "20260302  ", "2026-W10-1",
+    ],  # fmt: skip
 )
 def test_what_is_no_date_is_named_with_an_example(text):
     with pytest.raises(PipelineError) as raised:
