@@ -141,6 +141,16 @@ class Study(keras_tuner.engine.base_tuner.BaseTuner):
             )
         return best
 
+    def search_space_summary(self, extended=False):
+        """Nothing: TFX calls it, and KerasTuner prints a table that the settings say already."""
+
+    def results_summary(self, num_trials=10):
+        """Logs the winner in one line; KerasTuner prints a page."""
+        best = self.oracle.get_best_trials(1)
+        if best and best[0].status == "COMPLETED":
+            values = {name: best[0].hyperparameters.get(name) for name in TUNED}
+            _log.info("best: %s %.3f with %s", OBJECTIVE, best[0].score, _readable(values))
+
     def save_model(self, trial_id, model, step=0):
         """Nothing: a trial's weights are of no use, the Trainer trains the best values on everything."""
 

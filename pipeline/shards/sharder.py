@@ -197,7 +197,8 @@ def _known(generation: Generation | None) -> dict[str, dict]:
     if missing:
         raise PipelineError(
             f"{len(missing)} image shard(s) of {generation.folder} are missing, the first is "
-            f"{generation.shard_path(missing[0])}: restore them from a backup, or move that folder's parent away so that the photographs are packed again"
+            f"{generation.shard_path(missing[0])}: restore them from a backup, or move that folder's "
+            "parent away so that the photographs are packed again"
         )
     return {row["image_id"]: row for row in pq.read_table(generation.index).to_pylist()}
 

@@ -83,6 +83,8 @@ def interrupt_in_training(story: Story, date: str) -> None:
     process = subprocess.Popen(
         [sys.executable, *story.words(date)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     started, lines = time.monotonic(), []
     try:

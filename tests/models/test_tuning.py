@@ -202,7 +202,7 @@ def test_what_is_tried_does_not_depend_on_the_training_s_seed(week, tmp_path, se
     assert first_values(week, tmp_path / "2", seed, training_seed=3) == values
 
 
-def test_a_trial_that_diverges_is_infeasible_and_the_study_goes_on(week, tmp_path, unstable_backbone, caplog):
+def test_a_trial_that_diverges_is_infeasible_and_the_study_goes_on(week, tmp_path, unstable_backbone, caplog, capsys):
     settings, path = unstable_backbone
     tried = {**RATE_ALONE, "trials": 2, "learning_rate": [1e-6, 1.0]}
     changes = {"network": settings, "training": {"backbone": path, "warmup_epochs": 0}}
@@ -214,11 +214,15 @@ def test_a_trial_that_diverges_is_infeasible_and_the_study_goes_on(week, tmp_pat
     seed = next(seed for seed in range(1, 100) if rates(seed)[0] < 1e-3 and rates(seed)[1] > 0.3)
     study, arguments = prepared(week, tmp_path, {**tried, "seed": seed}, **changes)
     with caplog.at_level(logging.INFO, logger="models.tuning"):
+        study.search_space_summary()
         study.search(**arguments)
+        study.results_summary()
     found = [(trial.hyperparameters.get("learning_rate") > 0.2, trial.status) for trial in study.oracle.trials.values()]
     assert sorted(found) == [(False, "COMPLETED"), (True, "FAILED")]
     assert study.get_best_hyperparameters()[0].get("learning_rate") < 1e-3
     assert "is infeasible: the loss is no number any more" in caplog.text
+    assert caplog.messages[-1].startswith("best: val_accuracy ") and "learning_rate" in caplog.messages[-1]
+    assert capsys.readouterr().out == ""
 
 
 def test_a_study_without_a_feasible_trial_says_what_to_lower(week, tmp_path, unstable_backbone):
