@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 
@@ -32,9 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Answers one command; returns the exit status."""
     options = parse(arguments)
     try:
-        return _predict(options) if options.command == "predict" else _audit_serving(options)
+        status = _predict(options) if options.command == "predict" else _audit_serving(options)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read the answer has seen enough (`| head`); Python must not flush the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         known = user_error(error)
         if known is None:

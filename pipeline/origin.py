@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import subprocess
 
 from pipeline import files
@@ -65,7 +66,24 @@ def _git() -> tuple[str, str]:
             return "", "unknown"
         return ask("rev-parse", "HEAD"), "changed" if ask("status", "--porcelain") else "clean"
     except (OSError, subprocess.SubprocessError):
-        return "", "unknown"
+        return _head(), "unknown"
+
+
+def _head() -> str:
+    """The commit that is checked out, read without git's help: a minimal machine has none."""
+    folder = _ROOT / ".git"
+    try:
+        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            commit = head
+        elif (folder / head[5:]).is_file():
+            commit = (folder / head[5:]).read_text(encoding="utf-8").strip()
+        else:
+            packed = (folder / "packed-refs").read_text(encoding="utf-8").splitlines()
+            commit = next(line.split()[0] for line in packed if line.endswith(f" {head[5:]}"))
+    except (OSError, UnicodeDecodeError, StopIteration):
+        return ""
+    return commit if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit) else ""
 
 
 def _lock() -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import warnings
 from collections.abc import Iterator, Sequence
 
 
@@ -35,7 +36,9 @@ def predict(model: str, paths: Sequence[str]) -> Iterator[Answer]:
         and spoils no other.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what packages say of the Python they run on
+        import tensorflow as tf
 
     signature = tf.saved_model.load(model).signatures["serving_default"]
     for path in paths:

@@ -1,13 +1,16 @@
 """`python -m pipeline`: the answers, the refusals, and that neither loads TensorFlow without need."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from pipeline.places import Places
 from pipeline.release import ledger
-from tests.pipeline.conftest import answers, command
+from tests.pipeline.conftest import ROOT, answers, command
 from tests.pipeline.lineage.conftest import HandWritten, release_facts
 
 AUDIT = ["audit", "serving", "--on"]
@@ -110,6 +113,17 @@ def test_as_a_person_calls_it(stores):
     refused = command("-m", "pipeline", *AUDIT, "2026-03-05", "--store", str(stores / "none"))
     assert refused.returncode == 1 and refused.stdout == ""
     assert refused.stderr.startswith("error: there is no lineage store") and "Traceback" not in refused.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(stores):
+    words = [sys.executable, "-m", "pipeline", *AUDIT, "2026-03-05", "--json", "--store", str(stores / "full")]
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` does, here before the first line
+    try:
+        done = subprocess.run(words, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_broken_ledger_is_told_and_not_guessed_around(tmp_path):

@@ -57,6 +57,15 @@ def test_ignored_files_change_nothing(repository):
     assert origin.discover().tree == "clean"
 
 
+@pytest.mark.parametrize("state", ["branch", "packed", "detached"])
+def test_without_git_the_commit_is_read_and_the_tree_unknown(repository, monkeypatch, state):
+    commit = git(repository, "rev-parse", "HEAD")
+    git(repository, *{"branch": ["status"], "packed": ["pack-refs", "--all"], "detached": ["checkout", "-q", commit]}[state])
+    monkeypatch.setenv("PATH", "")
+    found = origin.discover()
+    assert (found.commit, found.tree) == (commit, "unknown")
+
+
 def test_no_repository(project):
     assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
 
@@ -70,11 +79,6 @@ def test_a_repository_around_the_project_is_not_the_projects(project):
 
 def test_a_repository_without_a_commit(project):
     git(project, "init", "-q")
-    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
-
-
-def test_no_git(repository, monkeypatch):
-    monkeypatch.setenv("PATH", "")
     assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
 
 
