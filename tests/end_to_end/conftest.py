@@ -49,10 +49,10 @@ class Story:
         self.runs: dict[str, Command] = {}
         self.settings = self.write_settings("settings.yaml", min_accuracy=0.0)
 
-    def write_settings(self, name: str, min_accuracy: float) -> pathlib.Path:
-        """The committed settings with short training and the given threshold."""
+    def write_settings(self, name: str, min_accuracy: float, epochs: int = 2) -> pathlib.Path:
+        """The committed settings with `epochs` after a frozen one, none left out, and the given threshold."""
         content = yaml.safe_load((ROOT / "pipeline" / "configs" / "local.yaml").read_text())
-        content["training"] |= {"frozen_epochs": 1, "unfrozen_epochs": 2}
+        content["training"] |= {"frozen_epochs": 1, "unfrozen_epochs": epochs, "early_stopping_patience": 1000}
         content["evaluation"] |= {"min_accuracy": min_accuracy, "max_accuracy_drop": 1.0}
         path = self.folder / name
         path.write_text(yaml.safe_dump(content))
@@ -77,9 +77,10 @@ class Story:
 
 
 def interrupt_in_training(story: Story, date: str) -> None:
-    """Starts a run, tries a second one beside it, and presses Ctrl-C once the training has begun."""
+    """Starts a run, tries a second one beside it, and presses Ctrl-C in a training that would last for minutes."""
+    settings = story.write_settings("long.yaml", min_accuracy=0.0, epochs=900)
     process = subprocess.Popen(
-        [sys.executable, *story.words(date)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, *story.words(date, settings)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

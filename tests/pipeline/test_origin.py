@@ -4,6 +4,7 @@ import getpass
 import hashlib
 import importlib.metadata
 import platform
+import shutil
 import subprocess
 
 import pytest
@@ -12,6 +13,8 @@ from pipeline import origin
 
 
 def git(folder, *words):
+    if not shutil.which("git"):
+        pytest.skip("needs git to make a repository")
     identity = ["-c", "user.name=ana", "-c", "user.email=ana@example.com", "-c", "init.defaultBranch=main"]
     done = subprocess.run(["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -55,6 +58,32 @@ def test_ignored_files_change_nothing(repository):
     (repository / "store").mkdir()
     (repository / "store" / "metadata.sqlite").write_text("x")
     assert origin.discover().tree == "clean"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"HEAD": "ref: refs/heads/main\n", "refs/heads/main": "a" * 40 + "\n"},
+        {"HEAD": "ref: refs/heads/main\n", "packed-refs": f"# pack-refs\n{'b' * 40} refs/heads/x/main\n{'a' * 40} refs/heads/main\n"},
+        {"HEAD": "a" * 40 + "\n"},
+    ],
+    ids=["branch", "packed", "detached"],
+)
+def test_a_repository_on_a_machine_without_git(project, monkeypatch, files):
+    for name, text in files.items():
+        (project / ".git" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / ".git" / name).write_text(text)
+    monkeypatch.setenv("PATH", "")
+    assert (origin.discover().commit, origin.discover().tree) == ("a" * 40, "unknown")
+
+
+@pytest.mark.parametrize("head", ["", "ref: refs/heads/main\n", "main\n", "ref: refs/heads/broken\n"])
+def test_a_head_that_names_no_commit_is_not_guessed(project, monkeypatch, head):
+    (project / ".git" / "refs" / "heads").mkdir(parents=True)
+    (project / ".git" / "HEAD").write_text(head)
+    (project / ".git" / "refs" / "heads" / "broken").write_text("no digest\n")
+    monkeypatch.setenv("PATH", "")
+    assert (origin.discover().commit, origin.discover().tree) == ("", "unknown")
 
 
 @pytest.mark.parametrize("state", ["branch", "packed", "detached"])
