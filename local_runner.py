@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
     log = places.log(run_id)
     progress = console.Progress()
     with (
-        store.terminated_like_interrupted(),
+        store.interruptible(),
         store.exclusive(places, run_id),
         console.quiet_logs(log, progress),
         console.stderr_in_log(log),

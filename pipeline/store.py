@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import signal
+import sys
 from collections.abc import Iterator
 
 from pipeline.errors import PipelineError, StoreBusy
@@ -62,17 +63,31 @@ def exclusive(places: Places, run_id: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Lets SIGTERM end a run the way Ctrl-C does: with its steps marked and its store released."""
+def interruptible() -> Iterator[None]:
+    """Makes sure that Ctrl-C ends a run, and lets SIGTERM do the same: steps marked, store released.
+
+    Python can only report an exception in a destructor or in the callback of a weak reference, of which
+    TensorFlow has many; an interrupt that falls into one would be lost, so it is sent again.
+    """
 
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def report(unraisable):
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        else:
+            hook(unraisable)
+
+    hook, sys.unraisablehook = sys.unraisablehook, report
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 def _lock_file(places: Places):

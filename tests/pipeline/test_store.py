@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -23,7 +24,7 @@ HOLDER = """
 import sys
 from pipeline import store
 from pipeline.places import Places
-with store.terminated_like_interrupted(), store.exclusive(Places(store=sys.argv[1]), sys.argv[2]):
+with store.interruptible(), store.exclusive(Places(store=sys.argv[1]), sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -154,6 +155,21 @@ def test_sigterm_lets_go_of_the_store_like_ctrl_c(places, interrupted):
 def test_sigterm_has_its_old_meaning_again_afterwards():
     assert threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), store.terminated_like_interrupted():
+    with pytest.raises(KeyboardInterrupt), store.interruptible():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_that_falls_into_a_destructor_is_not_lost():
+    class Dying:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)  # where the interrupt is raised, and lost
+
+    passed = 0
+    with pytest.raises(KeyboardInterrupt), store.interruptible():
+        Dying()
+        for passed in range(1, 101):
+            time.sleep(0.05)
+    assert passed < 100
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
