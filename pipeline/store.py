@@ -1,5 +1,6 @@
 """The store's lock and the ids of runs: one run at a time, and none that ended is thought to be running."""
 
+import _thread
 import contextlib
 import datetime
 import errno
@@ -10,6 +11,7 @@ import pathlib
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 from pipeline.errors import PipelineError, StoreBusy
@@ -70,23 +72,26 @@ def interruptible() -> Iterator[None]:
     TensorFlow has many; an interrupt that falls into one would be lost, so it is sent again.
     """
 
+    again = []
+
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
     def report(unraisable):
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            again.append(threading.Timer(0.05, _thread.interrupt_main))
+            again[-1].start()
         else:
             hook(unraisable)
 
     hook, sys.unraisablehook = sys.unraisablehook, report
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGALRM)}
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for timer in again:
+            timer.cancel()
+        signal.signal(signal.SIGTERM, before)
         sys.unraisablehook = hook
 
 

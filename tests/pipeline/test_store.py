@@ -172,4 +172,3 @@ def test_an_interrupt_that_falls_into_a_destructor_is_not_lost():
         for passed in range(1, 101):
             time.sleep(0.05)
     assert passed < 100
-    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
