@@ -79,7 +79,8 @@ def interruptible() -> Iterator[None]:
 
     def report(unraisable):
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again.append(threading.Timer(0.05, _thread.interrupt_main))
+            # As SIGTERM: a shell may have started this process with SIGINT ignored.
+            again.append(threading.Timer(0.05, _thread.interrupt_main, [signal.SIGTERM]))
             again[-1].start()
         else:
             hook(unraisable)

@@ -160,15 +160,21 @@ def test_sigterm_has_its_old_meaning_again_afterwards():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_interrupt_that_falls_into_a_destructor_is_not_lost():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_falls_into_a_destructor_is_not_lost(number):
     class Dying:
         def __del__(self):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
             time.sleep(0.01)  # where the interrupt is raised, and lost
 
+    # A shell starts what runs in the background with Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     passed = 0
-    with pytest.raises(KeyboardInterrupt), store.interruptible():
-        Dying()
-        for passed in range(1, 101):
-            time.sleep(0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt), store.interruptible():
+            Dying()
+            for passed in range(1, 101):
+                time.sleep(0.05)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert passed < 100
