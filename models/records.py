@@ -17,6 +17,15 @@ NOT_IN_SPLIT = -1
 """The label, in a label record, of an image that the split does not have."""
 
 
+_IMAGE_TEXTS = {
+    "image_id": "image_id",
+    "encoded": "image/encoded",
+    "source_sha256": "source/sha256",
+    "sha256": "image/sha256",
+}
+_IMAGE_SIZES = {"width": "image/width", "height": "image/height"}
+
+
 def encode_image(
     *, image_id: str, encoded: bytes, width: int, height: int, source_sha256: str, sha256: str
 ) -> bytes:
@@ -142,6 +151,27 @@ def decode_labels(record: bytes) -> ShardLabels:
     if len(labels) != records:
         raise ValueError(f"the label record of {uri.decode()} announces {records} labels and holds {len(labels)}")
     return ShardLabels(uri=uri.decode(), sha256=sha256.decode(), labels=labels)
+
+
+def decode_image(record: bytes) -> dict[str, str | bytes | int]:
+    """Parses an image record outside the graph.
+
+    Returns:
+        The arguments of `encode_image` by name.
+
+    Raises:
+        ValueError: It is no image record.
+    """
+    try:
+        feature = tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # protobuf's own type differs between its implementations
+        raise ValueError("not a tf.train.Example") from error
+    try:
+        texts = {name: feature[key].bytes_list.value[0] for name, key in _IMAGE_TEXTS.items()}
+        sizes = {name: feature[key].int64_list.value[0] for name, key in _IMAGE_SIZES.items()}
+        return {name: text if name == "encoded" else text.decode() for name, text in texts.items()} | sizes
+    except (IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"not an image record: its features are {sorted(feature)}") from error
 
 
 def parse_image(record: tf.Tensor) -> dict[str, tf.Tensor]:

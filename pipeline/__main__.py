@@ -1,4 +1,4 @@
-"""The commands beside the runners: `python -m pipeline predict | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | predict | audit`."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ import sys
 
 from pipeline.errors import PipelineError, user_error
 from pipeline.places import DEFAULT_STORE, Places
+from pipeline.shards import commands as commands_of_shards
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -16,6 +17,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     store = argparse.ArgumentParser(add_help=False)
     store.add_argument("--store", default=DEFAULT_STORE, metavar="DIR", help="where runs left their things (default: store)")
+
+    commands_of_shards.add_arguments(
+        commands.add_parser("shard", help="pack photographs into image shards, prove them, or say what is packed")
+    )
 
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
@@ -33,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Answers one command; returns the exit status."""
     options = parse(arguments)
     try:
-        status = _predict(options) if options.command == "predict" else _audit_serving(options)
+        status = _COMMANDS[options.command](options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -92,6 +97,9 @@ def _audit_serving(options: argparse.Namespace) -> int:
     else:
         print(audit.as_text(day, answers))
     return 0
+
+
+_COMMANDS = {"shard": commands_of_shards.shard, "predict": _predict, "audit": _audit_serving}
 
 
 if __name__ == "__main__":

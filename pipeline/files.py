@@ -9,6 +9,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+TEMPORARY = ".tmp-"
+"""How the names of temporary folders begin that a killed process may leave behind and the next one removes."""
+
 
 @contextlib.contextmanager
 def new_folder(destination: str | os.PathLike) -> Iterator[pathlib.Path]:
@@ -55,6 +58,11 @@ def write_atomically(path: str | os.PathLike, content: bytes | str) -> None:
 def to_json(facts) -> str:
     """Writes facts as JSON that people read and digests agree on: sorted, indented, one newline."""
     return json.dumps(facts, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256 of bytes, 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def sha256_of(path: str | os.PathLike) -> str:

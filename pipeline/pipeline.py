@@ -23,7 +23,7 @@ from pipeline.components.snapshot_gate import SnapshotGate
 from pipeline.components.snapshot_gen import SnapshotGen
 from pipeline.origin import Origin
 from pipeline.places import Places
-from pipeline.settings import Settings
+from pipeline.settings import BEAM_HERE, Settings
 from pipeline.validation.rules import Limits
 from pipeline.warehouse import Location
 
@@ -55,7 +55,7 @@ def create_pipeline(
     training_config = {
         "network": typed.to_dict(settings.network),
         "training": typed.to_dict(settings.training),
-        "short_side": settings.shards.short_side,
+        "short_side": settings.short_side,
     }
 
     # What the run is made of, the photographs, the labels.
@@ -203,8 +203,7 @@ def create_pipeline(
         ],
         # Every run leaves its own record; what is expensive (shards, snapshot) is idempotent by itself.
         enable_cache=False,
-        # Beam in this process; later versions of the DirectRunner first try to download another runner.
-        beam_pipeline_args=["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"],
+        beam_pipeline_args=list(BEAM_HERE),
     )
 
 

@@ -6,7 +6,7 @@ a bad week are not here but in `schema/gate.yaml`, because analysts edit those.
 
 import dataclasses
 import pathlib
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 
@@ -16,6 +16,9 @@ from pipeline import typed
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"
+
+BEAM_HERE = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
+"""Beam's options on this machine: in this process. Later versions of its DirectRunner first try to download another."""
 
 _IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -42,22 +45,32 @@ class WarehouseSettings:
             raise ValueError("warehouse.kind bigquery needs warehouse.project and warehouse.dataset")
 
 
+def _short_side(value) -> int | str:
+    if value == "original" or type(value) is int and 16 <= value <= 2048:
+        return value
+    raise ValueError("should be a whole number of pixels from 16 to 2048, or original")
+
+
 @typed.frozen
 class ShardSettings:
     """How photographs become image shards.
 
     Attributes:
-        short_side: Pixels of the shorter side as stored; 256 serves a 224-pixel network.
+        short_side: Pixels of the shorter side as stored; 256 serves a 224-pixel network. `original` keeps
+            the bytes of the files: for an archive, or a network that wants every pixel.
         quality: JPEG quality of what is stored, 50 to 100.
-        target_bytes: Size at which a shard is closed.
+        target_bytes: Size of a shard; the last digits vary, because photographs are spread by hash.
+        readers: Photographs that are read and resized at once while a shard is written, to hide the time that
+            Cloud Storage takes to answer; no byte depends on it.
         min_side: Pixels; a photograph whose shorter side is less goes to quarantine.
         max_pixels: Width times height above which a file counts as a decompression bomb.
         max_quarantine_share: Share of photographs, 0 to 1, above which the run fails.
     """
 
-    short_side: int = pydantic.Field(default=256, ge=16, le=2048)
+    short_side: Annotated[int | str, pydantic.PlainValidator(_short_side)] = 256
     quality: int = pydantic.Field(default=90, ge=50, le=100)
     target_bytes: int = pydantic.Field(default=128 * 2**20, ge=2**10)
+    readers: int = pydantic.Field(default=8, ge=1, le=256)
     min_side: int = pydantic.Field(default=64, ge=1)
     max_pixels: int = pydantic.Field(default=100_000_000, ge=1)
     max_quarantine_share: float = pydantic.Field(default=0.01, ge=0, le=1)
@@ -150,8 +163,17 @@ class Settings:
     evaluation: EvaluationSettings = pydantic.Field(default_factory=EvaluationSettings)
     release: ReleaseSettings = pydantic.Field(default_factory=ReleaseSettings)
 
+    @property
+    def short_side(self) -> int:
+        """Pixels of the shorter side that the network's centre is cropped from.
+
+        With photographs of every size (`shards.short_side: original`), the customary 8/7 of the network's size.
+        """
+        side = self.shards.short_side
+        return round(self.network.image_size * 8 / 7) if side == "original" else side
+
     def __post_init__(self):
-        if self.network.image_size > self.shards.short_side:
+        if self.shards.short_side != "original" and self.network.image_size > self.shards.short_side:
             raise ValueError(
                 f"network.image_size {self.network.image_size} exceeds shards.short_side "
                 f"{self.shards.short_side}: the network would only see enlarged pixels"

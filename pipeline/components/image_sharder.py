@@ -3,23 +3,26 @@
 import dataclasses
 import json
 
-from tfx.v1.dsl.components import OutputArtifact, Parameter, component
+import apache_beam as beam
+from tfx.v1.dsl.components import BeamComponentParameter, OutputArtifact, Parameter, component
 
-from pipeline import files, typed
+from pipeline import files, storage, typed
 from pipeline.artifacts import ImageShards
 from pipeline.components import facts
 from pipeline.settings import ShardSettings
 from pipeline.shards import sharder
+from pipeline.shards.generations import Generation
 from pipeline.warehouse import Location, open_warehouse
 
 
-@component
+@component(use_beam=True)
 def ImageSharder(
     images: Parameter[str],
     root: Parameter[str],
     settings: Parameter[str],
     warehouse: Parameter[str],
     shards: OutputArtifact[ImageShards],
+    beam_pipeline: BeamComponentParameter[beam.Pipeline] = None,
 ):
     """Brings the image shards up to date; a run without new photographs costs a listing.
 
@@ -29,19 +32,21 @@ def ImageSharder(
         settings: JSON of `ShardSettings`.
         warehouse: JSON of the warehouse's `Location`.
         shards: The artifact: `generation.json`, and its facts as custom properties.
+        beam_pipeline: TFX's; its options say where Beam runs.
     """
-    generation = sharder.pack_folder(images, root, typed.from_dict(ShardSettings, json.loads(settings), "shards"))
+    shard_settings = typed.from_dict(ShardSettings, json.loads(settings), "shards")
+    generation = sharder.pack_folder(images, root, shard_settings, beam_pipeline.options)
     with open_warehouse(Location(**json.loads(warehouse))) as place:
-        place.load_parquet(generation.index, generation.table)
+        place.load_parquet(generation.index_files(), generation.table)
     known = {**dataclasses.asdict(generation), "index_table": generation.table}
-    files.write_atomically(f"{shards.uri}/generation.json", files.to_json(known))
+    storage.write(storage.join(shards.uri, "generation.json"), files.to_json(known).encode())
     facts.record(shards, known)
 
 
-def generation_of(artifact) -> sharder.Generation:
+def generation_of(artifact) -> Generation:
     """The generation that an `ImageShards` artifact describes."""
-    fields = {field.name: field.type for field in dataclasses.fields(sharder.Generation)}
-    return sharder.Generation(
+    fields = {field.name: field.type for field in dataclasses.fields(Generation)}
+    return Generation(
         **{
             name: facts.number(artifact, name) if kind in (int, "int") else facts.text(artifact, name)
             for name, kind in fields.items()

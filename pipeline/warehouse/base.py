@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import PipelineError
@@ -207,8 +207,8 @@ class Warehouse(abc.ABC):
         """Rows and checksum of a snapshot as it is now."""
 
     @abc.abstractmethod
-    def load_parquet(self, path: str, table: str) -> None:
-        """Loads a Parquet file as `table`, atomically, unless a table of that name is there.
+    def load_parquet(self, paths: Sequence[str], table: str) -> None:
+        """Loads Parquet files of one schema as `table`, atomically, unless a table of that name is there.
 
         The name must carry the content's digest: a table that is there is taken to be the same.
         """

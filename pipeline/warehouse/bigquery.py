@@ -2,7 +2,10 @@
 
 import datetime
 import re
+import tempfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from google.api_core import exceptions
 from google.cloud import bigquery
 
@@ -52,22 +55,23 @@ class BigQueryWarehouse(Warehouse):
         for row in job:
             yield dict(row.items())
 
-    def load_parquet(self, path, table):
+    def load_parquet(self, paths, table):
         destination = f"{self._dataset}.{table}"
         config = bigquery.LoadJobConfig(
             source_format=bigquery.SourceFormat.PARQUET, write_disposition=bigquery.WriteDisposition.WRITE_EMPTY
         )
         try:
-            if path.startswith("gs://"):
-                job = self._client.load_table_from_uri(path, destination, job_config=config)
+            if all(path.startswith("gs://") for path in paths):
+                self._client.load_table_from_uri(list(paths), destination, job_config=config).result()
             else:
-                with open(path, "rb") as stream:
-                    job = self._client.load_table_from_file(stream, destination, job_config=config)
-            job.result()
+                with tempfile.TemporaryFile() as stream:
+                    # A load from here takes one file, and only one load is atomic.
+                    pq.write_table(pa.concat_tables([pq.read_table(path) for path in paths]), stream)
+                    self._client.load_table_from_file(stream, destination, rewind=True, job_config=config).result()
         except exceptions.GoogleAPICallError as error:
             # WRITE_EMPTY refuses a table that is there, and the name carries the content's digest.
             if "Already Exists" not in str(error) and "duplicate" not in str(error):
-                raise PipelineError(f"cannot load {path} into {destination}: {error.message}") from error
+                raise PipelineError(f"cannot load {paths[0]} into {destination}: {error.message}") from error
 
     def _create(self, table, date, instant) -> Snapshot:
         """Makes the rows under a name of their own, then publishes them with their facts in one statement.

@@ -65,9 +65,9 @@ class DuckDBWarehouse(Warehouse):
         cursor.execute("SET TimeZone = 'UTC'")
         return self._rows(cursor, query, parameters)
 
-    def load_parquet(self, path, table):
+    def load_parquet(self, paths, table):
         self._connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {self._quoted(table)} AS SELECT * FROM read_parquet(?)", [path]
+            f"CREATE TABLE IF NOT EXISTS {self._quoted(table)} AS SELECT * FROM read_parquet(?)", [list(paths)]
         )
 
     def _create(self, table, date, instant) -> Snapshot:

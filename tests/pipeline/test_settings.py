@@ -42,7 +42,10 @@ def test_plain_data_makes_the_same_settings_again():
     [
         ({"shards": {"shortside": 3}}, ["shards.shortside", "no such setting", "short_side", "3"]),
         ({"shardz": {"x": 1}}, ["shardz", "no such setting", "shards"]),
-        ({"shards": {"short_side": "112"}}, ["shards.short_side", "integer", "'112'"]),
+        ({"shards": {"short_side": "112"}}, ["shards.short_side", "whole number", "original", "'112'"]),
+        ({"shards": {"short_side": 15}}, ["shards.short_side", "from 16 to 2048", "15"]),
+        ({"shards": {"short_side": True}}, ["shards.short_side", "True"]),
+        ({"shards": {"readers": 0}}, ["shards.readers", "0"]),
         ({"splits": {"train": 1.5}}, ["splits.train", "less than 1", "1.5"]),
         ({"splits": {"train": 0.9, "val": 0.2}}, ["splits", "leave a share for eval", "0.9 + 0.2"]),
         ({"splits": {"salt": "'; DROP TABLE labels; --"}}, ["splits.salt", "pattern"]),
@@ -82,3 +85,9 @@ def test_a_file_that_is_no_settings_file(tmp_path, text, words):
 def test_a_missing_file(tmp_path):
     with pytest.raises(SettingsError, match="cannot read the settings file"):
         settings.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(("short_side", "wanted"), [(112, 112), ("original", 110)])
+def test_the_centre_is_cropped_from_the_stored_side_or_from_8_7_of_the_networks(tmp_path, short_side, wanted):
+    loaded = settings.load(changed(tmp_path, shards={"short_side": short_side}))
+    assert loaded.network.image_size == 96 and loaded.short_side == wanted

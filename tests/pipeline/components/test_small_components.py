@@ -9,7 +9,7 @@ from tfx.types import standard_artifacts
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts, image_sharder, known_hyperparameters, last_accepted, run_manifest, serving_model
 from pipeline.release import configurations, ledger
-from pipeline.shards.sharder import Generation
+from pipeline.shards.generations import Generation
 from pipeline.validation import acceptance
 
 
@@ -153,7 +153,10 @@ def test_the_manifest_says_the_same_to_people_and_to_the_lineage(new):
 
 
 def test_a_generation_travels_on_its_artifact():
-    generation = Generation("/shards/generation-000002", 2, "d" * 64, images=199, shards=12, packed=11, quarantined=1)
+    generation = Generation(
+        "/shards/generation-000002", 2, "d" * 64,
+        images=199, bytes=10**12, shards=12, packed=11, changed=2, gone=3, quarantined=1,
+    )  # fmt: skip
     artifact = ImageShards()
     facts.record(artifact, {**vars(generation), "index_table": generation.table})
     assert image_sharder.generation_of(artifact) == generation

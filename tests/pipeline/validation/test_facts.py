@@ -140,7 +140,7 @@ def gathered(tmp_path):
         with open_warehouse(location) as warehouse:
             table = warehouse.snapshot(date).table
             before = warehouse.snapshot(baseline).table if baseline else None
-            warehouse.load_parquet(index_file(tmp_path, list("abcdeg")), "image_index_1")
+            warehouse.load_parquet([index_file(tmp_path, list("abcdeg"))], "image_index_1")
             query = queries.examples(
                 warehouse.address(table), warehouse.address("image_index_1"), "image_id", "", train=0.3, val=0.3
             )

@@ -111,7 +111,7 @@ class WarehouseConformance:
         edits = [(f"i{n:04d}", f"p{n // 2:04d}", "cup", "import", EDITS[0][4]) for n in range(2000)]
         with open_with(edits)() as warehouse:
             table = warehouse.snapshot(MONDAY).table
-            warehouse.load_parquet(index_file(tmp_path, [edit[0] for edit in edits]), "image_index_x")
+            warehouse.load_parquet([index_file(tmp_path, [edit[0] for edit in edits])], "image_index_x")
             query = queries.examples(warehouse.address(table), warehouse.address("image_index_x"), "product_id", "", 0.8, 0.1)
             rows = list(warehouse.rows(query))
         splits = {}
@@ -125,7 +125,7 @@ class WarehouseConformance:
     def test_orphans_duplicates_and_relabelled(self, open_with, tmp_path):
         with open_with(EDITS)() as warehouse:
             before, after = warehouse.snapshot(MONDAY).table, warehouse.snapshot(NEXT).table
-            warehouse.load_parquet(index_file(tmp_path, ["b", "c", "e"]), "image_index_y")
+            warehouse.load_parquet([index_file(tmp_path, ["b", "c", "e"])], "image_index_y")
             before, after, index = (warehouse.address(name) for name in (before, after, "image_index_y"))
             assert [row["image_id"] for row in warehouse.rows(queries.orphans(after, index))] == ["d"]
             assert list(warehouse.rows(queries.duplicates(after))) == [{"image_id": "e", "n": 2, "labels": "cup, hat"}]
@@ -137,8 +137,8 @@ class WarehouseConformance:
     def test_loading_the_same_index_twice_is_harmless(self, open_with, tmp_path):
         path = index_file(tmp_path, ["a", "b"])
         with open_with(EDITS)() as warehouse:
-            warehouse.load_parquet(path, "image_index_z")
-            warehouse.load_parquet(path, "image_index_z")
+            warehouse.load_parquet([path], "image_index_z")
+            warehouse.load_parquet([path], "image_index_z")
             assert len(list(warehouse.rows(f"SELECT * FROM {warehouse.address('image_index_z')}"))) == 2
 
     def test_columns_have_their_types(self, open_with):

@@ -37,7 +37,7 @@ def splits(tmp_path):
         location = Location(kind="duckdb", labels=str(folder / "labels.csv"), database=str(folder / "w.duckdb"))
         with open_warehouse(location) as warehouse:
             table = warehouse.address(warehouse.snapshot(datetime.date(2026, 3, 2)).table)
-            warehouse.load_parquet(index_file(folder, [image for image, _ in pairs]), "image_index_1")
+            warehouse.load_parquet([index_file(folder, [image for image, _ in pairs])], "image_index_1")
             query = queries.examples(table, warehouse.address("image_index_1"), group_by, salt, train, val)
             return {row["image_id"]: row["split"] for row in warehouse.rows(query)}
 

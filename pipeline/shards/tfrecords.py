@@ -1,0 +1,114 @@
+"""TFRecord files by position: what TensorFlow writes and reads, on any storage, with each record's place.
+
+Each record is framed as: length (uint64, little endian), its checksum, the payload, its checksum; a checksum is a
+masked CRC-32C (tensorflow/core/lib/io/record_writer.h). TensorFlow itself tells no offsets, and opens only what its own
+file systems reach.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import google_crc32c
+
+OVERHEAD = 16
+"""Bytes that framing adds to a payload."""
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+
+
+class DamagedError(ValueError):
+    """A file that is no TFRecord file, or not the one that was written."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """One record and where it lies.
+
+    Attributes:
+        offset: Bytes before its frame.
+        payload: Its content; the frame is `OVERHEAD` longer.
+    """
+
+    offset: int
+    payload: bytes
+
+    @property
+    def length(self) -> int:
+        """Bytes of the frame."""
+        return len(self.payload) + OVERHEAD
+
+
+class Writer:
+    """Writes records one after the other and digests the file on the way.
+
+    Args:
+        stream: Where the bytes go; the caller closes it.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+        self.records = 0
+
+    def write(self, payload: bytes) -> Record:
+        """Appends a record and says where it lies."""
+        length = len(payload)
+        header = _HEADER.pack(length, _masked_crc(length.to_bytes(8, "little")))
+        footer = _FOOTER.pack(_masked_crc(payload))
+        for part in (header, payload, footer):
+            self._stream.write(part)
+            self._digest.update(part)
+        record = Record(self.bytes, payload)
+        self.bytes += length + OVERHEAD
+        self.records += 1
+        return record
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the file so far, in hex."""
+        return self._digest.hexdigest()
+
+
+def read(stream: BinaryIO, compressed: bool = False) -> Iterator[Record]:
+    """The records of a file, each checked against its checksums.
+
+    Args:
+        stream: The file's bytes.
+        compressed: Whether they are gzipped, as TFX writes examples; offsets are then those of the plain bytes.
+
+    Raises:
+        DamagedError: The bytes are not those of a TFRecord file; the text says at which record and offset.
+    """
+    if compressed:
+        stream = gzip.GzipFile(fileobj=stream)
+    offset = number = 0
+    try:
+        while header := stream.read(_HEADER.size):
+            where = f"record {number} at byte {offset}"
+            if len(header) < _HEADER.size:
+                raise DamagedError(f"{where} is cut off")
+            length, checksum = _HEADER.unpack(header)
+            if checksum != _masked_crc(header[:8]):
+                raise DamagedError(f"the length of {where} does not fit its checksum")
+            body = stream.read(length + _FOOTER.size)
+            if len(body) < length + _FOOTER.size:
+                raise DamagedError(f"{where} is cut off")
+            payload = body[:length]
+            if _FOOTER.unpack(body[length:])[0] != _masked_crc(payload):
+                raise DamagedError(f"{where} does not fit its checksum")
+            yield Record(offset, payload)
+            offset += length + OVERHEAD
+            number += 1
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise DamagedError(f"the compression is broken behind record {number}: {error}") from error
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

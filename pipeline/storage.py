@@ -1,0 +1,305 @@
+"""Files on a disk or in Cloud Storage, through one set of functions: what image shards need of either, and no more.
+
+A URI is a path of this machine or begins with gs://. Whatever is written appears whole or not at all: on a disk by a
+rename, in Cloud Storage because an object exists from the moment when its upload ends. Cloud Storage is reached by
+Google's client and application default credentials, and its errors are raised as the OSErrors that a disk has.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import io
+import os
+import pathlib
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from pipeline import files
+
+_CLOUD = "gs://"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listed:
+    """A file as a listing shows it.
+
+    Attributes:
+        uri: Where it is.
+        bytes: Its size.
+        version: What changes when its content does: the object's generation in Cloud Storage, the time
+            of its last modification in nanoseconds on a disk.
+    """
+
+    uri: str
+    bytes: int
+    version: int
+
+
+def is_cloud(uri: str) -> bool:
+    """Whether `uri` lies in Cloud Storage."""
+    return uri.startswith(_CLOUD)
+
+
+def absolute(uri: str) -> str:
+    """`uri` without a relative start or an end slash, so that one place has one name."""
+    return uri.rstrip("/") if is_cloud(uri) else os.path.abspath(uri)
+
+
+def join(root: str, *names: str) -> str:
+    """`root` and `names`, joined by what separates them there."""
+    return posixpath.join(root, *names) if is_cloud(root) else os.path.join(root, *names)
+
+
+def name_of(uri: str) -> str:
+    """The last part of `uri`."""
+    return uri.rsplit("/", 1)[-1]
+
+
+def walk(root: str) -> Iterator[Listed]:
+    """All files below `root`, at any depth, links to files included, in no order that counts.
+
+    Raises:
+        OSError: `root` or a folder in it does not exist or cannot be listed.
+    """
+    if is_cloud(root):
+        with _translated(root):
+            for blob in _listing(root):
+                yield from _listed(root, blob)
+        return
+    listed, folders = children(root)
+    yield from listed
+    for folder in folders:
+        yield from walk(folder)
+
+
+def children(folder: str) -> tuple[list[Listed], list[str]]:
+    """The files and the URIs of the folders that lie directly in `folder`. Raises OSError."""
+    listed, folders = [], []
+    if is_cloud(folder):
+        with _translated(folder):
+            listing = _listing(folder, delimiter="/")
+            for blob in listing:
+                listed.extend(_listed(folder, blob))
+            folders = [f"{_CLOUD}{_split(folder)[0]}/{prefix.rstrip('/')}" for prefix in sorted(listing.prefixes)]
+        return listed, folders
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_file():
+                status = entry.stat()
+                listed.append(Listed(entry.path, status.st_size, status.st_mtime_ns))
+    return listed, folders
+
+
+def names(folder: str) -> list[str]:
+    """Names of what lies directly in `folder`, sorted; none when it does not exist."""
+    if is_cloud(folder):
+        listed, folders = children(folder)
+        return sorted(name_of(uri) for uri in [*(file.uri for file in listed), *folders])
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def stat(uri: str) -> Listed:
+    """Size and version of one file. Raises OSError."""
+    if is_cloud(uri):
+        with _translated(uri):
+            blob = _blob(uri)
+            blob.reload()
+            return Listed(uri, int(blob.size), int(blob.generation))
+    status = os.stat(uri)
+    return Listed(uri, status.st_size, status.st_mtime_ns)
+
+
+def exists(uri: str) -> bool:
+    """Whether there is such a file."""
+    try:
+        stat(uri)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def read(uri: str, version: int | None = None) -> bytes:
+    """The content of a file.
+
+    Args:
+        uri: Where it is.
+        version: As listed; a file of another version counts as not there any more.
+
+    Raises:
+        OSError: FileNotFoundError when there is no such file or version.
+    """
+    if is_cloud(uri):
+        try:
+            with _translated(uri):
+                return _blob(uri).download_as_bytes(if_generation_match=version)
+        except FileExistsError as error:
+            raise FileNotFoundError(errno.ENOENT, "the object was changed since it was listed", uri) from error
+    with open(uri, "rb") as stream:
+        content = stream.read()
+        if version is not None and os.fstat(stream.fileno()).st_mtime_ns != version:
+            raise FileNotFoundError(errno.ENOENT, "the file was changed since it was listed", uri)
+    return content
+
+
+@contextlib.contextmanager
+def opened(uri: str) -> Iterator[BinaryIO]:
+    """A stream over the content of a file, never the whole of it in memory. Raises OSError."""
+    if is_cloud(uri):
+        with _translated(uri), _blob(uri).open("rb", chunk_size=8 * 2**20) as stream:
+            yield stream
+    else:
+        with open(uri, "rb") as stream:
+            yield stream
+
+
+def write(uri: str, content: bytes) -> None:
+    """Writes a file, in place of one that may be there. Raises OSError."""
+    if is_cloud(uri):
+        with _translated(uri):
+            _blob(uri).upload_from_file(io.BytesIO(content), size=len(content))
+    else:
+        files.write_atomically(uri, content)
+
+
+def create(uri: str, content: bytes) -> None:
+    """Writes a file that must not be there yet: of two writers at once, one succeeds.
+
+    Raises:
+        OSError: FileExistsError when it is there.
+    """
+    if is_cloud(uri):
+        with _translated(uri):
+            _blob(uri).upload_from_file(io.BytesIO(content), size=len(content), if_generation_match=0)
+        return
+    path = pathlib.Path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A link is made of nothing but a complete file, and refuses a name that is taken.
+    with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=path.parent) as folder:
+        files.write_atomically(pathlib.Path(folder, path.name), content)
+        os.link(os.path.join(folder, path.name), path)
+
+
+@contextlib.contextmanager
+def scratch(root: str) -> Iterator[str]:
+    """A folder of this machine for files that `publish` will bring below `root`; it is removed in the end."""
+    if not is_cloud(root):
+        os.makedirs(root, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=None if is_cloud(root) else root) as folder:
+        yield folder
+
+
+def publish(path: str, uri: str) -> None:
+    """Brings a finished file of this machine to `uri`, in place of one that may be there.
+
+    Args:
+        path: The file; on a disk it must be on the same one as `uri` (see `scratch`), and it is moved.
+        uri: Where it goes.
+    """
+    if is_cloud(uri):
+        with _translated(uri):
+            _blob(uri).upload_from_filename(path)
+        return
+    os.makedirs(os.path.dirname(uri), exist_ok=True)
+    with open(path, "rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(path, uri)
+
+
+def remove_folder(folder: str) -> None:
+    """Removes a folder and all that is in it, if it is there."""
+    if is_cloud(folder):
+        bucket, prefix = _split(folder)
+        with _translated(folder):
+            for blob in list(_client().list_blobs(bucket, prefix=f"{prefix}/")):
+                with contextlib.suppress(FileNotFoundError), _translated(blob.name):
+                    blob.delete()
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def locked(root: str) -> Iterator[None]:
+    """Holds a folder of this machine for one process, and sweeps up what killed ones left in it.
+
+    In Cloud Storage it does nothing: there nothing half-written is ever left, and `create` decides between two.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    if is_cloud(root):
+        yield
+        return
+    os.makedirs(root, exist_ok=True)
+    with open(os.path.join(root, ".lock"), "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in os.listdir(root):
+            if name.startswith(files.TEMPORARY):
+                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        yield
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, name = uri.removeprefix(_CLOUD).partition("/")
+    return bucket, name
+
+
+def _listing(folder: str, delimiter: str | None = None):
+    bucket, prefix = _split(folder)
+    return _client().list_blobs(
+        bucket,
+        prefix=f"{prefix}/" if prefix else None,
+        delimiter=delimiter,
+        fields="items(name,size,generation),prefixes,nextPageToken",
+    )
+
+
+def _listed(folder: str, blob) -> Iterator[Listed]:
+    if not blob.name.endswith("/"):  # what consoles make to show an empty folder
+        yield Listed(f"{_CLOUD}{_split(folder)[0]}/{blob.name}", int(blob.size), int(blob.generation))
+
+
+@functools.lru_cache(maxsize=1)
+def _client():
+    # Here, because whoever works on a disk need not wait for it.
+    from google.cloud import storage
+
+    return storage.Client()
+
+
+def _blob(uri: str):
+    bucket, name = _split(uri)
+    return _client().bucket(bucket).blob(name)
+
+
+@contextlib.contextmanager
+def _translated(uri: str) -> Iterator[None]:
+    from google.api_core import exceptions
+    from google.auth import exceptions as auth
+
+    try:
+        yield
+    except exceptions.NotFound as error:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object or bucket", uri) from error
+    except exceptions.PreconditionFailed as error:
+        raise FileExistsError(errno.EEXIST, "the object is there already", uri) from error
+    except (exceptions.Forbidden, exceptions.Unauthorized) as error:
+        raise PermissionError(errno.EACCES, f"Cloud Storage refuses access: {error.message}", uri) from error
+    except exceptions.GoogleAPICallError as error:
+        raise OSError(errno.EIO, f"Cloud Storage failed: {error.message}", uri) from error
+    except auth.GoogleAuthError as error:
+        raise PermissionError(
+            errno.EACCES,
+            f"no credentials for Cloud Storage ({error}); `gcloud auth application-default login` makes some",
+            uri,
+        ) from error
