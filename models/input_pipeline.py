@@ -11,9 +11,9 @@ that resumes at epoch e reads what an unbroken one does.
 import dataclasses
 import hashlib
 import math
-import posixpath
 import re
 from collections.abc import Sequence
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -64,7 +64,7 @@ def read_split(name: str, patterns: Sequence[str], classes: int) -> Split:
 
     Raises:
         TrainingError: There is no file, no photograph, a record that is none, a shard twice, a label that is no
-            class, or an image shard that is not where its label record says.
+            class, or an image shard that is not where its label record says, or is of another size.
     """
     files = _expand(name, patterns)
     shards = []
@@ -84,7 +84,7 @@ def read_split(name: str, patterns: Sequence[str], classes: int) -> Split:
             raise TrainingError(f"the label record of {shard.uri} names class {wrong[0]}; the schema has {classes}")
     examples = sum(int((shard.labels >= 0).sum()) for shard in shards)
     _require_examples(name, examples)
-    _require_shards([shard.uri for shard in shards])
+    _require_shards(shards)
     return Split(name=name, files=files, classes=classes, examples=examples, shards=tuple(shards))
 
 
@@ -119,18 +119,26 @@ def _require_examples(name, examples):
         )
 
 
-def _require_shards(uris):
-    # One listing a folder instead of one request a shard.
-    folders = {posixpath.dirname(uri) for uri in uris}
-    there = set()
-    for folder in folders:
-        try:
-            there |= {posixpath.join(folder, name) for name in tf.io.gfile.listdir(folder)}
-        except tf.errors.NotFoundError:
-            pass
-    missing = sorted(set(uris) - there)
+def _require_shards(shards):
+    # Not their digests: that would read all of them once more. A flipped byte fails its record's checksum.
+    with futures.ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(lambda shard: _size(shard.uri), shards))
+    missing = [shard.uri for shard, size in zip(shards, sizes) if size is None]
     if missing:
-        raise TrainingError(f"{len(missing)} of {len(uris)} image shards are missing, the first is {missing[0]}")
+        raise TrainingError(f"{len(missing)} of {len(shards)} image shards are missing, the first is {missing[0]}")
+    for shard, size in zip(shards, sizes):
+        if size != shard.bytes:
+            raise TrainingError(
+                f"image shard {shard.uri} has {size} bytes, its label record says {shard.bytes}: it was altered. "
+                "Restore the shard, or pack the photographs again"
+            )
+
+
+def _size(uri):
+    try:
+        return tf.io.gfile.stat(uri).length
+    except tf.errors.NotFoundError:
+        return None
 
 
 def training_dataset(
@@ -169,10 +177,13 @@ def training_dataset(
         photographs = photographs.shuffle(
             min(split.examples, _SHUFFLE), seed=_fold_int64(seed, epoch, 1), reshuffle_each_iteration=False
         )
-        return photographs.take(each).map(lambda index, encoded, label: (epoch, index, encoded, label))
+        # Once an epoch: it is the same for every photograph.
+        key = _fold_epoch(seed, epoch)
+        return photographs.take(each).map(lambda index, encoded, shape, label: (key, index, encoded, shape, label))
 
-    def prepared(epoch, index, encoded, label):
-        return augment(encoded, image_size, short_side, augmentation, _fold(seed, epoch, index + 2)), label
+    def prepared(key, index, encoded, shape, label):
+        key = tf.random.experimental.stateless_fold_in(key, index + 2)
+        return augment(encoded, shape, image_size, short_side, augmentation, key), label
 
     dataset = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(one_epoch)
     dataset = dataset.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -195,7 +206,7 @@ def validation_dataset(
         A dataset of (float32 [batch, size, size, 3], 0 to 255; int64 [batch] class indices).
     """
     dataset = _photographs(split, readers, order=None).map(
-        lambda index, encoded, label: (centre_crop(encoded, image_size, short_side), label),
+        lambda index, encoded, shape, label: (centre_crop(encoded, shape, image_size, short_side), label),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
@@ -210,10 +221,10 @@ def steps_per_epoch(split: Split, batch_size: int) -> int:
 
 
 def _photographs(split, readers, order):
-    """All (position in the split, JPEG, label) of one pass; `order`, int32 [2], shuffles the shards."""
+    """All (position in the split, JPEG, its height and width, label) of one pass; `order`, int32 [2], shuffles the shards."""
     if split.labelled:
         dataset = tf.data.TFRecordDataset(list(split.files)).map(records.parse_labelled)
-        return dataset.enumerate().map(lambda index, row: (index, row["image/encoded"], row["label_index"]))
+        return dataset.enumerate().map(lambda index, row: (index, row["image/encoded"], _shape(row), row["label_index"]))
 
     labels = tf.RaggedTensor.from_row_lengths(
         np.concatenate([shard.labels for shard in split.shards]), [len(shard.labels) for shard in split.shards]
@@ -234,7 +245,7 @@ def _photographs(split, readers, order):
 
 
 def _labelled_records(uri, labels, start):
-    """(position, JPEG, label) of the records of one shard that the split has; fails unless there are as many as labels."""
+    """As `_photographs`, of the records of one shard that the split has; fails unless there are as many as labels."""
     # `zip` stops at the shorter of the two: an end mark on both tells which one that was.
     stored = tf.data.TFRecordDataset(uri).concatenate(tf.data.Dataset.from_tensors(""))
     wanted = tf.data.Dataset.from_tensor_slices(tf.concat([labels, [_END, _END]], 0))
@@ -249,7 +260,16 @@ def _labelled_records(uri, labels, start):
 
     dataset = tf.data.Dataset.zip((stored, wanted, position)).map(checked)
     dataset = dataset.filter(lambda record, label, position: label >= 0)
-    return dataset.map(lambda record, label, position: (position, records.parse_image(record)["image/encoded"], label))
+
+    def parsed(record, label, position):
+        image = records.parse_image(record)
+        return position, image["image/encoded"], _shape(image), label
+
+    return dataset.map(parsed)
+
+
+def _shape(row):
+    return tf.cast(tf.stack([row["image/height"], row["image/width"]]), tf.int32)
 
 
 def _finished(dataset, batch_size, drop_remainder):
@@ -260,19 +280,23 @@ def _finished(dataset, batch_size, drop_remainder):
 
 def _fold(seed, epoch, index):
     """int32 [2]: a key of its own for each (seed, epoch, index)."""
-    key = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0x5EED], tf.int32), epoch)
-    return tf.random.experimental.stateless_fold_in(key, index)
+    return tf.random.experimental.stateless_fold_in(_fold_epoch(seed, epoch), index)
+
+
+def _fold_epoch(seed, epoch):
+    return tf.random.experimental.stateless_fold_in(tf.constant([seed, 0x5EED], tf.int32), epoch)
 
 
 def _fold_int64(seed, epoch, index):
     return tf.cast(_fold(seed, epoch, index)[0], tf.int64) & 0x7FFFFFFF
 
 
-def centre_crop(encoded: tf.Tensor, image_size: int, short_side: int) -> tf.Tensor:
+def centre_crop(encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int) -> tf.Tensor:
     """Decodes the middle of a stored photograph, and no more than that.
 
     Args:
         encoded: string []; JPEG.
+        shape: int32 [2]; its height and width.
         image_size: Pixels of the square wanted.
         short_side: Pixels of the shorter side of the stored photographs; a smaller one was not enlarged for storing
             and is enlarged here, the same part of it being seen.
@@ -280,13 +304,14 @@ def centre_crop(encoded: tf.Tensor, image_size: int, short_side: int) -> tf.Tens
     Returns:
         float32 [size, size, 3], 0 to 255.
     """
-    shape = tf.io.extract_jpeg_shape(encoded)
     side = _scaled(tf.minimum(shape[0], shape[1]), image_size, short_side)
     top, left = (shape[0] - side) // 2, (shape[1] - side) // 2
     return _crop(encoded, tf.stack([top, left, side, side]), image_size)
 
 
-def augment(encoded: tf.Tensor, image_size: int, short_side: int, strength: float, key: tf.Tensor) -> tf.Tensor:
+def augment(
+    encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int, strength: float, key: tf.Tensor
+) -> tf.Tensor:
     """Decodes a random part of a stored photograph, perhaps mirrored and in other colours.
 
     At strength a (Szegedy et al., https://arxiv.org/abs/1409.4842, at a = 1): a part with an area share drawn from
@@ -295,6 +320,7 @@ def augment(encoded: tf.Tensor, image_size: int, short_side: int, strength: floa
 
     Args:
         encoded: string []; JPEG.
+        shape: int32 [2]; its height and width.
         image_size: Pixels of the square wanted.
         short_side: Pixels of the shorter side of the stored photographs.
         strength: 0 to 1.
@@ -304,32 +330,49 @@ def augment(encoded: tf.Tensor, image_size: int, short_side: int, strength: floa
         float32 [size, size, 3], 0 to 255.
     """
     if strength == 0:
-        return centre_crop(encoded, image_size, short_side)
-    draws = tf.unstack(tf.random.stateless_uniform([8], key))
-    shape = tf.io.extract_jpeg_shape(encoded)
-    full_height, full_width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
+        return centre_crop(encoded, shape, image_size, short_side)
+    # A scalar op costs about what a pass over a channel does, so what is random is computed in vectors.
+    amplitude, spread = 0.4 * strength, strength * math.log(4 / 3)
+    upper = tf.constant([1.0, spread, 1.0, 1.0, 1.0] + 3 * [1 + amplitude])
+    lower = tf.constant([1 - 0.92 * strength, -spread, 0.0, 0.0, 0.0] + 3 * [1 - amplitude])
+    draws = _between(tf.random.stateless_uniform([8], key), lower, upper)
+    share, log_ratio, _, _, mirror, brightness, contrast, saturation = tf.unstack(draws)
 
-    area = full_height * full_width * _between(draws[0], 1 - 0.92 * strength, 1.0)
-    spread = strength * math.log(4 / 3)
-    ratio = tf.exp(_between(draws[1], -spread, spread))
-    height = tf.clip_by_value(tf.cast(tf.round(tf.sqrt(area / ratio)), tf.int32), 1, shape[0])
-    width = tf.clip_by_value(tf.cast(tf.round(tf.sqrt(area * ratio)), tf.int32), 1, shape[1])
-    top = tf.cast(draws[2] * tf.cast(shape[0] - height + 1, tf.float32), tf.int32)
-    left = tf.cast(draws[3] * tf.cast(shape[1] - width + 1, tf.float32), tf.int32)
-    image = _crop(encoded, tf.stack([top, left, height, width]), image_size)
+    side = tf.sqrt(share * tf.reduce_prod(tf.cast(shape, tf.float32)))
+    # Half of the logarithm for each side: their ratio has the whole one, their product is the area.
+    size = tf.round(side * tf.exp(log_ratio * tf.constant([-0.5, 0.5])))
+    size = tf.clip_by_value(tf.cast(size, tf.int32), 1, shape)
+    corner = tf.cast(draws[2:4] * tf.cast(shape - size + 1, tf.float32), tf.int32)
+    part = _decode(encoded, tf.concat([corner, size], 0))
+    # Before it is resized: in bytes both are cheaper.
+    part = tf.cond(mirror < 0.5, lambda: tf.reverse(part, [1]), lambda: part)
+    mean = _mean(part)
+    image = _resize(part, image_size)
 
-    image = tf.cond(draws[4] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
-    amplitude = 0.4 * strength
-    image = image * _between(draws[5], 1 - amplitude, 1 + amplitude)
-    image = _blend(image, _mean(image), _between(draws[6], 1 - amplitude, 1 + amplitude))
-    image = _blend(image, _grey(image), _between(draws[7], 1 - amplitude, 1 + amplitude))
+    # Times brightness, then away from the mean, then away from grey: affine together, so one pass over the pixels does
+    # for three. Element by element, whose bits no number of threads changes, as it may those of a matrix product.
+    scale = brightness * contrast
+    red, green, blue = tf.unstack(image, axis=-1)
+    grey = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    common = grey * (scale - scale * saturation) + mean * (brightness - scale)
+    image = image * (scale * saturation) + common[..., tf.newaxis]
     return tf.clip_by_value(image, 0.0, 255.0)
 
 
+# Shares of red, green and blue in grey: ITU-R BT.601, as in JPEG.
+_GREY = (0.299, 0.587, 0.114)
+
+
 def _crop(encoded, window, image_size):
-    image = tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_ACCURATE")
-    image = tf.image.resize(image, [image_size, image_size])
-    return tf.ensure_shape(image, [image_size, image_size, 3])
+    return _resize(_decode(encoded, window), image_size)
+
+
+def _decode(encoded, window):
+    return tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_ACCURATE")
+
+
+def _resize(image, image_size):
+    return tf.ensure_shape(tf.image.resize(image, [image_size, image_size]), [image_size, image_size, 3])
 
 
 def _scaled(side, image_size, short_side):
@@ -340,18 +383,10 @@ def _between(draw, lower, upper):
     return lower + draw * (upper - lower)
 
 
-def _blend(image, other, share):
-    return other + (image - other) * share
-
-
 def _mean(image):
-    # In integers, whose sum does not depend on the order that threads add in.
-    return tf.cast(tf.reduce_sum(tf.cast(image, tf.int32)), tf.float32) / tf.size(image, tf.float32)
-
-
-def _grey(image):
-    red, green, blue = tf.unstack(image, axis=-1)
-    return (0.299 * red + 0.587 * green + 0.114 * blue)[..., tf.newaxis]
+    # In integers, whose sum does not depend on the order that threads add in; 32 bits hold a row, not a photograph.
+    rows = tf.reduce_sum(tf.cast(image, tf.int32), axis=[1, 2])
+    return tf.cast(tf.reduce_sum(tf.cast(rows, tf.int64)), tf.float32) / tf.cast(tf.size(image), tf.float32)
 
 
 def plain(error: tf.errors.OpError) -> str:

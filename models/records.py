@@ -54,12 +54,13 @@ def encode_image(
     )
 
 
-def encode_labels(*, shard_uri: str, shard_sha256: str, labels: Sequence[int]) -> bytes:
+def encode_labels(*, shard_uri: str, shard_sha256: str, shard_bytes: int, labels: Sequence[int]) -> bytes:
     """Serializes a label record.
 
     Args:
         shard_uri: Path or URI of the image shard.
         shard_sha256: Digest, in hex, of the image shard.
+        shard_bytes: Size of the image shard.
         labels: int [n]; one class index for each of the shard's n records, in its order, and
             `NOT_IN_SPLIT` for those that the split does not have.
 
@@ -71,8 +72,10 @@ def encode_labels(*, shard_uri: str, shard_sha256: str, labels: Sequence[int]) -
         {
             "shard/uri": shard_uri,
             "shard/sha256": shard_sha256,
+            "shard/bytes": shard_bytes,
             "shard/records": len(labels),
-            "labels": labels,
+            # One more, because a negative number takes ten bytes and most labels of `val` are NOT_IN_SPLIT.
+            "labels": labels - NOT_IN_SPLIT,
         }
     )
 
@@ -124,11 +127,13 @@ class ShardLabels:
     Attributes:
         uri: Path or URI of the image shard.
         sha256: Digest, in hex, of the image shard.
+        bytes: Size of the image shard.
         labels: int64 [n]; n is the number of records that the shard must have.
     """
 
     uri: str
     sha256: str
+    bytes: int
     labels: np.ndarray
 
 
@@ -142,15 +147,16 @@ def decode_labels(record: bytes) -> ShardLabels:
         feature = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf's own type differs between its implementations
         raise ValueError("not a tf.train.Example") from error
-    if not {"shard/uri", "shard/sha256", "shard/records"} <= set(feature):
+    if not {"shard/uri", "shard/sha256", "shard/bytes", "shard/records"} <= set(feature):
         raise ValueError(f"not a label record: its features are {sorted(feature)}")
-    labels = np.array(feature["labels"].int64_list.value, np.int64)
+    labels = np.array(feature["labels"].int64_list.value, np.int64) + NOT_IN_SPLIT
+    (size,) = feature["shard/bytes"].int64_list.value
     (records,) = feature["shard/records"].int64_list.value
     (uri,) = feature["shard/uri"].bytes_list.value
     (sha256,) = feature["shard/sha256"].bytes_list.value
     if len(labels) != records:
         raise ValueError(f"the label record of {uri.decode()} announces {records} labels and holds {len(labels)}")
-    return ShardLabels(uri=uri.decode(), sha256=sha256.decode(), labels=labels)
+    return ShardLabels(uri=uri.decode(), sha256=sha256.decode(), bytes=size, labels=labels)
 
 
 def decode_image(record: bytes) -> dict[str, str | bytes | int]:
@@ -197,15 +203,17 @@ def parse_labels(record: tf.Tensor) -> dict[str, tf.Tensor]:
         record: string []; a serialized label record.
 
     Returns:
-        `shard/uri`, `shard/sha256`: string []; `shard/records`: int64 []; `labels`: int64 [n].
+        `shard/uri`, `shard/sha256`: string []; `shard/bytes`, `shard/records`: int64 []; `labels`: int64 [n].
     """
     features = {
         "shard/uri": tf.io.FixedLenFeature([], tf.string),
         "shard/sha256": tf.io.FixedLenFeature([], tf.string),
+        "shard/bytes": tf.io.FixedLenFeature([], tf.int64),
         "shard/records": tf.io.FixedLenFeature([], tf.int64),
         "labels": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True),
     }
-    return tf.io.parse_single_example(record, features)
+    row = tf.io.parse_single_example(record, features)
+    return row | {"labels": row["labels"] + NOT_IN_SPLIT}
 
 
 def parse_labelled(record: tf.Tensor) -> dict[str, tf.Tensor]:

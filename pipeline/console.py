@@ -55,9 +55,10 @@ def quiet_logs(path: str, progress: Progress) -> Iterator[None]:
     before, level = root.handlers[:], root.level
     root.handlers[:] = [to_file]
     root.setLevel(logging.INFO)
-    shown = [(logging.getLogger("models"), logging.INFO), (logging.getLogger("pipeline"), logging.WARNING)]
-    progress.addFilter(lambda record: any(record.name.startswith(logger.name) and record.levelno >= at for logger, at in shown))
-    for logger, _ in shown:
+    shown = {"models": logging.INFO, "pipeline.shards": logging.INFO, "pipeline": logging.WARNING}
+    progress.addFilter(lambda record: any(record.name.startswith(name) and record.levelno >= at for name, at in shown.items()))
+    loggers = [logging.getLogger("models"), logging.getLogger("pipeline")]
+    for logger in loggers:
         logger.addHandler(progress)
     # Python warnings of the libraries belong in the log too.
     logging.captureWarnings(True)
@@ -65,7 +66,7 @@ def quiet_logs(path: str, progress: Progress) -> Iterator[None]:
         yield
     finally:
         logging.captureWarnings(False)
-        for logger, _ in shown:
+        for logger in loggers:
             logger.removeHandler(progress)
         root.handlers[:] = before
         root.setLevel(level)

@@ -17,11 +17,14 @@ import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent import futures
 from typing import BinaryIO
 
 from pipeline import files
 
 _CLOUD = "gs://"
+
+_AT_ONCE = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,10 +222,8 @@ def remove_folder(folder: str) -> None:
     """Removes a folder and all that is in it, if it is there."""
     if is_cloud(folder):
         bucket, prefix = _split(folder)
-        with _translated(folder):
-            for blob in list(_client().list_blobs(bucket, prefix=f"{prefix}/")):
-                with contextlib.suppress(FileNotFoundError), _translated(blob.name):
-                    blob.delete()
+        with _translated(folder), futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(_delete, _client().list_blobs(bucket, prefix=f"{prefix}/")))
     else:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
@@ -247,6 +248,11 @@ def locked(root: str) -> Iterator[None]:
             if name.startswith(files.TEMPORARY):
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)
         yield
+
+
+def _delete(blob) -> None:
+    with contextlib.suppress(FileNotFoundError), _translated(blob.name):
+        blob.delete()
 
 
 def _split(uri: str) -> tuple[str, str]:

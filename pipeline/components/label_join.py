@@ -1,11 +1,10 @@
 """Writes what training, evaluation and tuning read, once the snapshot is accepted."""
 
-import glob
-import pathlib
-
+import apache_beam as beam
 from tfx.types import standard_artifacts
-from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
+from tfx.v1.dsl.components import BeamComponentParameter, InputArtifact, OutputArtifact, Parameter, component
 
+from pipeline import storage
 from pipeline.artifacts import GateReport, ImageShards
 from pipeline.components import facts
 from pipeline.components.image_sharder import generation_of
@@ -14,7 +13,7 @@ from pipeline.validation import acceptance
 from pipeline.validation.facts import read_classes
 
 
-@component
+@component(use_beam=True)
 def LabelJoin(
     verdict: InputArtifact[GateReport],
     examples: InputArtifact[standard_artifacts.Examples],
@@ -24,6 +23,7 @@ def LabelJoin(
     labels: OutputArtifact[standard_artifacts.Examples],
     eval_examples: OutputArtifact[standard_artifacts.Examples],
     tuning_examples: OutputArtifact[standard_artifacts.Examples],
+    beam_pipeline: BeamComponentParameter[beam.Pipeline] = None,
 ):
     """Joins labels to image shards; see `pipeline.shards.label_join`.
 
@@ -36,29 +36,27 @@ def LabelJoin(
         labels: Label records, splits train and val: no pixels.
         eval_examples: Full examples, split eval.
         tuning_examples: Full examples of the stratified sample, splits train and val.
+        beam_pipeline: What TFX runs it on.
     """
     del verdict
-    generation = generation_of(shards)
-    classes = {name: index for index, name in enumerate(read_classes(f"{schema.uri}/schema.pbtxt"))}
-    counts = {}
-    for split in label_join.LABELLED_SPLITS:
-        rows = label_join.read_rows(glob.glob(f"{examples.uri}/Split-{split}/*"))
-        counts[split] = len(rows)
-        label_join.write_label_records(_file(labels, split, "labels"), rows, generation, classes)
-        sample = label_join.stratified_sample(rows, tuning_share)
-        label_join.write_labelled_examples(_file(tuning_examples, split, "examples"), sample, generation, classes)
-        counts[f"tuning_{split}"] = len(sample)
-    rows = label_join.read_rows(glob.glob(f"{examples.uri}/Split-eval/*"))
-    counts["eval"] = len(rows)
-    label_join.write_labelled_examples(_file(eval_examples, "eval", "examples"), rows, generation, classes)
-
+    images = label_join.run(
+        beam_pipeline,
+        rows={split: _files(storage.join(examples.uri, f"Split-{split}")) for split in label_join.SPLITS},
+        generation=generation_of(shards),
+        classes=read_classes(f"{schema.uri}/schema.pbtxt"),
+        tuning_share=tuning_share,
+        labels=labels.uri,
+        eval_examples=eval_examples.uri,
+        tuning_examples=tuning_examples.uri,
+    )
     labels.split_names = acceptance.encode_splits(list(label_join.LABELLED_SPLITS))
     tuning_examples.split_names = acceptance.encode_splits(list(label_join.LABELLED_SPLITS))
     eval_examples.split_names = acceptance.encode_splits(["eval"])
-    facts.record(labels, {f"{split}_images": counts[split] for split in label_join.LABELLED_SPLITS})
-    facts.record(eval_examples, {"eval_images": counts["eval"]})
-    facts.record(tuning_examples, {f"{split}_images": counts[f"tuning_{split}"] for split in label_join.LABELLED_SPLITS})
+    facts.record(labels, {f"{split}_images": images[split] for split in label_join.LABELLED_SPLITS})
+    facts.record(eval_examples, {"eval_images": images["eval"]})
+    tuning = {f"{split}_images": images[f"tuning_{split}"] for split in label_join.LABELLED_SPLITS}
+    facts.record(tuning_examples, tuning)
 
 
-def _file(artifact, split: str, name: str) -> pathlib.Path:
-    return pathlib.Path(artifact.uri, f"Split-{split}", f"{name}-00000-of-00001.tfrecord")
+def _files(folder: str) -> list[str]:
+    return [storage.join(folder, name) for name in storage.names(folder) if not name.startswith(".")]

@@ -140,14 +140,17 @@ def of_manifest(folder: str, manifest: dict) -> Generation:
 
 def read_manifest(uri: str) -> dict:
     """The content of a manifest, which never changes. Raises PipelineError."""
-    return _parsed(uri, storage.stat(uri).version)
+    try:
+        return _parsed(uri, storage.stat(uri).version)
+    except OSError as error:
+        raise PipelineError(f"cannot read the manifest {uri}: {error.strerror}. Restore it from a backup") from error
 
 
 @functools.lru_cache(maxsize=8)
 def _parsed(uri: str, version: int) -> dict:
     try:
         manifest = json.loads(storage.read(uri))
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise PipelineError(f"cannot read the manifest {uri}: {error}. Restore it from a backup") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else manifest

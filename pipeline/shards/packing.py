@@ -7,11 +7,12 @@ goes on where it was; and a bucket done twice, as Beam may do, gives the same by
 
 import collections
 import dataclasses
-import functools
 import hashlib
 import io
 import json
+import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 
@@ -23,6 +24,8 @@ from pipeline import storage, typed
 from pipeline.errors import PipelineError
 from pipeline.settings import ShardSettings
 from pipeline.shards import photographs, tfrecords
+
+log = logging.getLogger(__name__)
 
 BUCKET_SCHEMA = pa.schema(
     [
@@ -63,6 +66,10 @@ VANISHED = "vanished"  # it was listed, and was gone when it should have been re
 
 _ATTEMPTS = 3
 
+_SHARD = b"shard"
+
+_SECONDS_BETWEEN_REPORTS = 5.0
+
 
 def result_of(bucket: str) -> str:
     """URI of the result of a bucket."""
@@ -84,37 +91,41 @@ def pack_bucket(bucket: str, root: str, settings) -> None:
         return
     sources = pq.read_table(io.BytesIO(storage.read(bucket))).to_pylist()
     rows, facts = [], {}
+    started = told = time.monotonic()
     with storage.scratch(root) as folder:
         path = os.path.join(folder, "shard")
         with open(path, "wb") as stream:
             writer = tfrecords.Writer(stream)
-            for row, record in _in_order(functools.partial(_looked_at, settings=settings), sources, settings.readers):
+            for arrived in _in_order(_fetched, sources, settings.readers):
+                row, record = _packed(arrived, settings)
                 if record is not None:
                     place = writer.write(record)
                     row |= {"ordinal": writer.records - 1, "offset": place.offset, "length": place.length}
                 rows.append(row)
+                if (now := time.monotonic()) - told >= _SECONDS_BETWEEN_REPORTS:
+                    told, rate = now, len(rows) / (now - started)
+                    log.info("%s: %d of %d photographs, %.0f/s", storage.name_of(bucket), len(rows), len(sources), rate)
         if writer.records:
             name = f"shard-{writer.sha256[:32]}.tfrecord"
             facts = {"name": name, "records": writer.records, "bytes": writer.bytes, "sha256": writer.sha256}
             rows = [row | {"shard": name} if row["outcome"] == PACKED else row for row in rows]
             storage.publish(path, storage.join(root, name))
-    schema = RESULT_SCHEMA.with_metadata({"shard": json.dumps(facts)})
+    schema = RESULT_SCHEMA.with_metadata({_SHARD: json.dumps(facts)})
     content = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), content)
     storage.write(result_of(bucket), content.getvalue())
 
 
-def shard_of(result: str) -> dict[str, dict]:
-    """Name and facts of the shard that a result tells of: none when its bucket gave no record."""
-    with storage.opened(result) as stream:
-        facts = json.loads(pq.ParquetFile(stream).schema_arrow.metadata[b"shard"])
+def shard_of(carried: dict[bytes, bytes]) -> dict[str, dict]:
+    """Name and facts of a bucket's shard, of what its result's schema carries; none when the bucket gave no record."""
+    facts = json.loads(carried[_SHARD])
     return {facts["name"]: {name: facts[name] for name in ("records", "bytes", "sha256")}} if facts else {}
 
 
 def mean_record_bytes(sources: Iterable[dict], settings) -> float:
     """Mean bytes of the records that `sources` become, from which the number of shards follows; 0 when none becomes one."""
-    work = functools.partial(_looked_at, settings=settings)
-    lengths = [len(record) for _, record in _in_order(work, sources, settings.readers) if record is not None]
+    made = (_packed(arrived, settings)[1] for arrived in _in_order(_fetched, sources, settings.readers))
+    lengths = [len(record) for record in made if record is not None]
     return sum(lengths) / len(lengths) + tfrecords.OVERHEAD if lengths else 0.0
 
 
@@ -134,30 +145,48 @@ def _in_order(work: Callable, items: Iterable, threads: int) -> Iterator:
                 future.cancel()
 
 
-def _looked_at(source: dict, settings) -> tuple[dict, bytes | None]:
+@dataclasses.dataclass(frozen=True)
+class _Arrived:
+    """A source and its content, or why there is none."""
+
+    row: dict
+    known_sha256: str
+    content: bytes | None = None
+    outcome: str = VANISHED
+    reason: str = ""
+
+
+def _fetched(source: dict) -> _Arrived:
+    row = {name: source[name] for name in ("image_id", "source_uri", "source_bytes", "source_version")}
+    arrived = _Arrived(row, source["known_sha256"])
+    try:
+        content, listed = _read(storage.Listed(row["source_uri"], row["source_bytes"], row["source_version"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return arrived
+    except OSError as error:
+        return dataclasses.replace(arrived, outcome=UNREADABLE, reason=f"it cannot be read: {error.strerror}")
+    row = row | {"source_bytes": listed.bytes, "source_version": listed.version}
+    return dataclasses.replace(arrived, row=row, content=content)
+
+
+def _packed(arrived: _Arrived, settings) -> tuple[dict, bytes | None]:
     """The result row of a source, without its place, and its record if it becomes one."""
     # Here: it loads TensorFlow's protocol buffers, and a bucket that is done needs none.
     from models import records
 
-    source = dict(source)
-    known = source.pop("known_sha256")
-    row = source | {"source_sha256": "", "outcome": VANISHED, "reason": ""}
-    try:
-        content, listed = _read(storage.Listed(row["source_uri"], row["source_bytes"], row["source_version"]))
-    except (FileNotFoundError, NotADirectoryError):
+    row = arrived.row | {"source_sha256": "", "outcome": arrived.outcome, "reason": arrived.reason}
+    if arrived.content is None:
         return row, None
-    except OSError as error:
-        return row | {"outcome": UNREADABLE, "reason": f"it cannot be read: {error.strerror}"}, None
-    row |= {"source_bytes": listed.bytes, "source_version": listed.version}
-    if known and known == hashlib.sha256(content).hexdigest():
-        return row | {"source_sha256": known, "outcome": UNCHANGED}, None
-    packed = photographs.pack(row["image_id"], content, settings)
+    if arrived.known_sha256 and arrived.known_sha256 == hashlib.sha256(arrived.content).hexdigest():
+        return row | {"source_sha256": arrived.known_sha256, "outcome": UNCHANGED}, None
+    packed = photographs.pack(row["image_id"], arrived.content, settings)
     row["source_sha256"] = packed.source_sha256
     if isinstance(packed, photographs.Quarantined):
         return row | {"outcome": REFUSED, "reason": packed.reason}, None
     fields = {name: value for name, value in dataclasses.asdict(packed).items() if name != "encoded"}
-    record = records.encode_image(**fields, encoded=packed.encoded, sha256=packed.sha256)
-    stored = {"bytes": len(packed.encoded), "width": packed.width, "height": packed.height, "sha256": packed.sha256}
+    sha256 = packed.sha256
+    record = records.encode_image(**fields, encoded=packed.encoded, sha256=sha256)
+    stored = {"bytes": len(packed.encoded), "width": packed.width, "height": packed.height, "sha256": sha256}
     return row | {"outcome": PACKED} | stored, record
 
 

@@ -155,23 +155,22 @@ class _Database:
         self.run(f"CREATE TABLE {table} ({columns})")
 
     def insert(self, table: str, rows: pa.Table) -> None:
-        path = self._file()
-        pq.write_table(rows, path)
-        self._insert_file(table, path)
-        os.unlink(path)
+        with self._file() as path:
+            pq.write_table(rows, path)
+            self._insert(table, path)
 
-    def insert_file(self, table: str, uri: str) -> None:
+    def insert_file(self, table: str, uri: str) -> dict[bytes, bytes]:
+        """Takes over the rows of a file; returns what its schema carries beside the columns."""
         if not storage.is_cloud(uri):
-            self._insert_file(table, uri)
-            return
-        path = self._file()
-        with storage.opened(uri) as source, open(path, "wb") as target:
-            shutil.copyfileobj(source, target, 2**20)
-        self._insert_file(table, path)
-        os.unlink(path)
+            return self._insert(table, uri)
+        with self._file() as path:
+            with storage.opened(uri) as source, open(path, "wb") as target:
+                shutil.copyfileobj(source, target, 2**20)
+            return self._insert(table, path)
 
-    def _insert_file(self, table: str, path: str) -> None:
+    def _insert(self, table: str, path: str) -> dict[bytes, bytes]:
         self.run(f"INSERT INTO {table} BY NAME SELECT * FROM read_parquet($path)", {"path": path})
+        return pq.read_schema(path).metadata or {}
 
     def write(self, query: str, uri: str) -> None:
         # One row group after the other, in the query's order; the same rows give the same bytes.
@@ -180,8 +179,14 @@ class _Database:
             self.run(f"COPY ({query}) TO '{_quoted(path)}' (FORMAT parquet, COMPRESSION zstd)")
             storage.publish(path, uri)
 
-    def _file(self) -> str:
-        return os.path.join(self._folder, "rows.parquet")
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[str]:
+        path = os.path.join(self._folder, "rows.parquet")
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def _quoted(text: str) -> str:
@@ -204,6 +209,8 @@ def read(root: str) -> Plan | None:
     if not storage.exists(uri):
         return None
     content = json.loads(storage.read(uri))
+    if content.pop("format") != generations.FORMAT:
+        return None  # of another version of this code: it is planned anew
     return Plan(**content | {"buckets": tuple(content["buckets"])})
 
 
@@ -241,7 +248,8 @@ def make(root: str, images: str, base: Base, sealed: bool, previous: int, packin
         db.write("SELECT * FROM named ORDER BY image_id", storage.join(folder, "refused.parquet"))
     plan = Plan(images, packing_json, previous, base.folder, listed, fresh, buckets)
     with contextlib.suppress(FileExistsError):  # another machine was faster: its plan is as good
-        storage.create(storage.join(folder, "plan.json"), files.to_json(dataclasses.asdict(plan)).encode())
+        content = {"format": generations.FORMAT, **dataclasses.asdict(plan)}
+        storage.create(storage.join(folder, "plan.json"), files.to_json(content).encode())
     return read(root)
 
 
@@ -268,9 +276,8 @@ def finish(root: str, plan: Plan, base: Base, previous: Base, into: str) -> Outc
         shards = dict(base.shards)
         db.create("results", packing.RESULT_SCHEMA)
         for bucket in plan.buckets:
-            uri = packing.result_of(storage.join(folder, bucket))
-            shards |= packing.shard_of(uri)
-            db.insert_file("results", uri)
+            carried = db.insert_file("results", packing.result_of(storage.join(folder, bucket)))
+            shards |= packing.shard_of(carried)
         db.create("gone", pa.schema([("image_id", pa.string())]))
         db.insert_file("gone", storage.join(folder, "gone.parquet"))
         db.create("named", REFUSED_SCHEMA)

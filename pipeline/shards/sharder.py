@@ -119,11 +119,12 @@ def _state(folder: str, name: str) -> planning.Base:
 
 
 def _present(root: str, base: planning.Base) -> planning.Base:
-    missing = sorted(base.shards.keys() - set(storage.names(root)))
-    if missing:
+    found = {storage.name_of(listed.uri): listed.bytes for listed in storage.children(root)[0]}
+    wrong = sorted(name for name, facts in base.shards.items() if found.get(name) != facts["bytes"])
+    if wrong:
         raise PipelineError(
-            f"{len(missing)} image shard(s) of {base.folder} are missing, the first is {storage.join(root, missing[0])}: "
-            f"restore them from a backup, or move {root} away so that the photographs are packed again"
+            f"{len(wrong)} image shard(s) of {base.folder} are missing or of another size than when they were made, the first "
+            f"is {storage.join(root, wrong[0])}: restore them from a backup, or move {root} away so that the photographs are packed again"
         )
     return base
 
@@ -145,7 +146,7 @@ def _report(buckets: list[str], photographs: int, done: threading.Event) -> None
     """Says from time to time how far the packing is; the machines that pack leave a file for each bucket."""
     folder = buckets[0].rsplit("/", 1)[0]
     results = {storage.name_of(packing.result_of(bucket)) for bucket in buckets}
-    started, at_start = time.monotonic(), None
+    started, at_start, told = time.monotonic(), None, None
     wait = _SECONDS_BETWEEN_REPORTS
     while not done.wait(wait):
         try:
@@ -154,7 +155,9 @@ def _report(buckets: list[str], photographs: int, done: threading.Event) -> None
             log.info("cannot see how far the packing is: %s", error)
             continue
         at_start = finished if at_start is None else at_start
-        share = finished / len(buckets)
+        if finished == told:
+            continue
+        told, share = finished, finished / len(buckets)
         speed = (finished - at_start) / (time.monotonic() - started)
         left = f", {(len(buckets) - finished) / speed:.0f} s left" if speed else ""
         log.info("packed %d of %d shards, about %d photographs%s", finished, len(buckets), round(share * photographs), left)

@@ -9,6 +9,7 @@ import dataclasses
 import gzip
 import hashlib
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -105,7 +106,7 @@ def read(stream: BinaryIO, compressed: bool = False) -> Iterator[Record]:
             yield Record(offset, payload)
             offset += length + OVERHEAD
             number += 1
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DamagedError(f"the compression is broken behind record {number}: {error}") from error
 
 

@@ -103,12 +103,12 @@ def test_two_photographs_of_one_id(run, data):
 def test_more_bad_photographs_than_allowed_are_named_each(run, data):
     paths = sorted((data / "images").iterdir())[:4]
     whole = paths[0].read_bytes()
-    png = io.BytesIO()
-    Image.new("RGB", (300, 300)).save(png, "PNG")
+    bmp = io.BytesIO()
+    Image.new("RGB", (300, 300)).save(bmp, "BMP")
     reasons = {
         b"": "the file is empty",
         whole[: len(whole) // 2]: "it cannot be decoded: image file is truncated",
-        png.getvalue(): "the content is PNG, not JPEG",
+        bmp.getvalue(): "the content is no JPEG, PNG, GIF or WebP",
         bomb(): "60000 x 60000 pixels exceed shards.max_pixels 50000000",
     }
     for path, content in zip(paths, reasons, strict=True):

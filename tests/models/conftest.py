@@ -122,7 +122,10 @@ def make_week(root: pathlib.Path, shards=4, each=12) -> Week:
         for name, file in label_files.items():
             file.write(
                 records.encode_labels(
-                    shard_uri=str(path), shard_sha256=hashlib.sha256(path.read_bytes()).hexdigest(), labels=labels[name]
+                    shard_uri=str(path),
+                    shard_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+                    shard_bytes=path.stat().st_size,
+                    labels=labels[name],
                 )
             )
     for file in (*label_files.values(), *example_files.values()):

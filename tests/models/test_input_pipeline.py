@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from models import input_pipeline, records, serving
 from models.errors import TrainingError
+from tests.models.conftest import jpeg, make_week
 
 SIZES = {"image_size": 32, "short_side": 48}
 
@@ -63,12 +64,41 @@ def test_each_epoch_has_each_photograph_at_most_once(week):
 
 def test_augmentation_depends_on_the_photograph_and_not_on_its_neighbours(week):
     content = next(iter(tf.data.TFRecordDataset(str(week.shards[0])).map(records.parse_image)))["image/encoded"]
-    key = tf.constant([3, 4])
-    once = input_pipeline.augment(content, 32, 48, 0.7, key)
-    assert np.array_equal(once, input_pipeline.augment(content, 32, 48, 0.7, key))
-    assert not np.array_equal(once, input_pipeline.augment(content, 32, 48, 0.7, tf.constant([3, 5])))
-    (mapped,) = tf.data.Dataset.from_tensors(content).map(lambda c: input_pipeline.augment(c, 32, 48, 0.7, key))
+    shape, key = tf.io.extract_jpeg_shape(content)[:2], tf.constant([3, 4])
+    once = input_pipeline.augment(content, shape, 32, 48, 0.7, key)
+    assert np.array_equal(once, input_pipeline.augment(content, shape, 32, 48, 0.7, key))
+    assert not np.array_equal(once, input_pipeline.augment(content, shape, 32, 48, 0.7, tf.constant([3, 5])))
+    (mapped,) = tf.data.Dataset.from_tensors(content).map(lambda c: input_pipeline.augment(c, shape, 32, 48, 0.7, key))
     assert np.array_equal(once, mapped)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_augmentation_is_what_it_says_one_step_after_the_other(number):
+    """The colours are changed in one pass; here in the three that its description has."""
+    content, strength, key = jpeg(70, 48, (200, 90, 40), seed=number), 0.8, tf.constant([number, 4])
+    draws = tf.random.stateless_uniform([8], key).numpy().astype(float)
+    area, ratio = 48 * 70 * (1 - 0.92 * strength * (1 - draws[0])), (4 / 3) ** (strength * (2 * draws[1] - 1))
+    height, width = min(48, round((area / ratio) ** 0.5)), min(70, round((area * ratio) ** 0.5))
+    top, left = int(draws[2] * (49 - height)), int(draws[3] * (71 - width))
+    part = tf.io.decode_jpeg(content, dct_method="INTEGER_ACCURATE")[top : top + height, left : left + width]
+    image = tf.image.resize(part, [32, 32]).numpy()
+    if draws[4] < 0.5:
+        image = image[:, ::-1]
+    brightness, contrast, saturation = 1 + 0.4 * strength * (2 * draws[5:] - 1)
+    mean = np.mean(part) * brightness
+    image = mean + (image * brightness - mean) * contrast
+    grey = image @ np.array([[0.299], [0.587], [0.114]])
+    wanted = np.clip(grey + (image - grey) * saturation, 0, 255)
+    np.testing.assert_allclose(input_pipeline.augment(content, tf.constant([48, 70]), 32, 48, strength, key), wanted, atol=0.01)
+
+
+def test_the_mean_of_a_large_photograph_does_not_overflow():
+    # The bytes of the large one add up to more than 2 ** 31; of one colour, both should come out alike.
+    large, small = (
+        input_pipeline.augment(jpeg(side, side, (250, 250, 250), seed=1), tf.constant([side, side]), 32, side, 0.2, tf.constant([3, 4]))
+        for side in (2000, 100)
+    )
+    assert abs(np.mean(large) - np.mean(small)) < 3
 
 
 def test_validation_is_the_centre_as_it_is_served(week):
@@ -151,6 +181,15 @@ def test_shard_replaced_by_another(new_week):
     assert "not those of its label record's digest" in input_pipeline.explain(split)
 
 
+@pytest.mark.parametrize("change", [lambda content: content[:-1], lambda content: content + b"x"])
+def test_a_shard_of_another_size_is_refused_before_anything_is_read(tmp_path, change):
+    week = make_week(tmp_path)
+    week.shards[1].write_bytes(change(week.shards[1].read_bytes()))
+    with pytest.raises(TrainingError, match=r"image shard .* bytes, its label record says .*altered.*Restore") as raised:
+        split_of(week)
+    assert str(week.shards[1]) in str(raised.value)
+
+
 def test_empty_and_wrong_label_files(tmp_path):
     with pytest.raises(TrainingError, match="the val split has no files.*nothing-here"):
         input_pipeline.read_split("val", [str(tmp_path / "nothing-here*")], 3)
@@ -158,7 +197,7 @@ def test_empty_and_wrong_label_files(tmp_path):
     def write(*labels):
         with tf.io.TFRecordWriter(str(tmp_path / "labels")) as writer:
             for each in labels:
-                writer.write(records.encode_labels(shard_uri="/data/shard-9", shard_sha256="", labels=each))
+                writer.write(records.encode_labels(shard_uri="/data/shard-9", shard_sha256="", shard_bytes=1, labels=each))
         return [str(tmp_path / "labels")]
 
     with pytest.raises(TrainingError, match="the train split is empty"):

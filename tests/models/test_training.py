@@ -392,7 +392,7 @@ def test_label_records_that_are_nowhere(week, tmp_path):
 def test_an_empty_split(week, tmp_path):
     with tf.io.TFRecordWriter(str(tmp_path / "labels")) as writer:
         for shard in week.shards:
-            writer.write(records.encode_labels(shard_uri=str(shard), shard_sha256="", labels=[-1] * 12))
+            writer.write(records.encode_labels(shard_uri=str(shard), shard_sha256="", shard_bytes=1, labels=[-1] * 12))
     fn_args = week.fn_args(tmp_path)
     fn_args.eval_files = [str(tmp_path / "labels")]
     refused(fn_args, "the val split is empty")

@@ -72,17 +72,18 @@ def test_logs_go_to_the_file_and_only_what_concerns_people_is_shown(log, progres
     with console.quiet_logs(str(log), progress):
         logging.getLogger("models.training").info("epoch 1/3")
         logging.getLogger("models.training").debug("a detail")
-        logging.getLogger("pipeline.shards").info("nothing new")
+        logging.getLogger("pipeline.release").info("nothing new")
+        logging.getLogger("pipeline.shards.packing").info("100 of 200 photographs")
         logging.getLogger("pipeline.shards").warning("photograph é goes to quarantine")
         logging.getLogger("tensorflow").error("sounds bad and is not")
         logging.getLogger().info("root")
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("deprecated since long ago", FutureWarning, stacklevel=1)
-    assert shown.getvalue() == "        epoch 1/3\n        photograph é goes to quarantine\n"
+    assert shown.getvalue() == "        epoch 1/3\n        100 of 200 photographs\n        photograph é goes to quarantine\n"
     text = log.read_text(encoding="utf-8")
     for words in [
-        "INFO models.training: epoch 1/3", "INFO pipeline.shards: nothing new", "WARNING pipeline.shards: photograph é",
+        "INFO models.training: epoch 1/3", "INFO pipeline.release: nothing new", "WARNING pipeline.shards: photograph é",
         "ERROR tensorflow: sounds bad", "INFO root: root", "deprecated since long ago",
     ]:  # fmt: skip
         assert words in text

@@ -303,14 +303,25 @@ def test_settings_that_decide_about_no_stored_byte_pack_nothing_again(pack, chan
     assert pack() == pack(**changes)
 
 
-def test_a_lost_shard_is_named(root, pack):
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_a_shard_that_is_lost_or_of_another_size_is_named(root, pack, how):
     first = pack()
-    lost = min(root.glob("shard-*"))
-    lost.unlink()
+    shard = min(root.glob("shard-*"))
+    if how == "lost":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(PipelineError) as raised:
         pack()
-    for words in ["1 image shard(s)", first.folder, str(lost), "backup"]:
+    for words in ["1 image shard(s)", first.folder, str(shard), "backup"]:
         assert words in str(raised.value)
+
+
+def test_a_plan_of_another_version_is_made_anew(root, pack, monkeypatch):
+    assert killed_at(monkeypatch, pack, 9)
+    path = root / "plan" / "plan.json"
+    path.write_text(json.dumps({"format": 99, "anything": 1}))
+    assert pack().number == 1
 
 
 def test_quarantine_up_to_its_share_is_recorded_with_reasons(images, pack):
