@@ -15,6 +15,7 @@ import os
 import pathlib
 import posixpath
 import shutil
+import stat as stat_module
 import tempfile
 from collections.abc import Iterator
 from concurrent import futures
@@ -77,7 +78,8 @@ def walk(root: str) -> Iterator[Listed]:
     listed, folders = children(root)
     yield from listed
     for folder in folders:
-        yield from walk(folder)
+        with contextlib.suppress(FileNotFoundError):  # it went since its parent was listed
+            yield from walk(folder)
 
 
 def children(folder: str) -> tuple[list[Listed], list[str]]:
@@ -88,14 +90,17 @@ def children(folder: str) -> tuple[list[Listed], list[str]]:
             listing = _listing(folder, delimiter="/")
             for blob in listing:
                 listed.extend(_listed(folder, blob))
-            folders = [f"{_CLOUD}{_split(folder)[0]}/{prefix.rstrip('/')}" for prefix in sorted(listing.prefixes)]
+            folders = [f"{_CLOUD}{_split(folder)[0]}/{prefix[:-1]}" for prefix in sorted(listing.prefixes)]
         return listed, folders
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
             elif entry.is_file():
-                status = entry.stat()
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # it went since the folder was listed
+                    continue
                 listed.append(Listed(entry.path, status.st_size, status.st_mtime_ns))
     return listed, folders
 
@@ -119,6 +124,8 @@ def stat(uri: str) -> Listed:
             blob.reload()
             return Listed(uri, int(blob.size), int(blob.generation))
     status = os.stat(uri)
+    if stat_module.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", uri)
     return Listed(uri, status.st_size, status.st_mtime_ns)
 
 
@@ -126,7 +133,7 @@ def exists(uri: str) -> bool:
     """Whether there is such a file."""
     try:
         stat(uri)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
     return True
 
@@ -169,7 +176,7 @@ def write(uri: str, content: bytes) -> None:
     """Writes a file, in place of one that may be there. Raises OSError."""
     if is_cloud(uri):
         with _translated(uri):
-            _blob(uri).upload_from_file(io.BytesIO(content), size=len(content))
+            _blob(uri).upload_from_file(io.BytesIO(content), size=len(content), retry=_retry())
     else:
         files.write_atomically(uri, content)
 
@@ -210,7 +217,7 @@ def publish(path: str, uri: str) -> None:
     """
     if is_cloud(uri):
         with _translated(uri):
-            _blob(uri).upload_from_filename(path)
+            _blob(uri).upload_from_filename(path, retry=_retry())
         return
     os.makedirs(os.path.dirname(uri), exist_ok=True)
     with open(path, "rb") as stream:
@@ -251,7 +258,7 @@ def locked(root: str) -> Iterator[None]:
 
 
 def _delete(blob) -> None:
-    with contextlib.suppress(FileNotFoundError), _translated(blob.name):
+    with contextlib.suppress(FileNotFoundError), _translated(f"{_CLOUD}{blob.bucket.name}/{blob.name}"):
         blob.delete()
 
 
@@ -283,6 +290,13 @@ def _client():
     return storage.Client()
 
 
+def _retry():
+    # The client repeats an upload without a precondition only when it is told so; ours give the same bytes each time.
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    return DEFAULT_RETRY
+
+
 def _blob(uri: str):
     bucket, name = _split(uri)
     return _client().bucket(bucket).blob(name)
@@ -290,6 +304,7 @@ def _blob(uri: str):
 
 @contextlib.contextmanager
 def _translated(uri: str) -> Iterator[None]:
+    import requests
     from google.api_core import exceptions
     from google.auth import exceptions as auth
 
@@ -301,8 +316,9 @@ def _translated(uri: str) -> Iterator[None]:
         raise FileExistsError(errno.EEXIST, "the object is there already", uri) from error
     except (exceptions.Forbidden, exceptions.Unauthorized) as error:
         raise PermissionError(errno.EACCES, f"Cloud Storage refuses access: {error.message}", uri) from error
-    except exceptions.GoogleAPICallError as error:
-        raise OSError(errno.EIO, f"Cloud Storage failed: {error.message}", uri) from error
+    except (exceptions.GoogleAPIError, requests.RequestException) as error:
+        reason = getattr(error, "message", str(error))
+        raise OSError(errno.EIO, f"Cloud Storage failed: {reason}", uri) from error
     except auth.GoogleAuthError as error:
         raise PermissionError(
             errno.EACCES,

@@ -108,8 +108,8 @@ def _of_table(table: str) -> Iterator[Source]:
         while batch := [row for _, row in zip(range(4096), rows)]:
             places = [_place(table, number, row) for number, row in batch]
             for (_, row), uri, listed in zip(batch, places, pool.map(_stat, places)):
-                name = row.get("image_id") or storage.name_of(uri).rpartition(".")[0]
-                source = _source(str(name), listed or storage.Listed(uri, 0, -1))
+                name = _text(row.get("image_id")) or storage.name_of(uri).rpartition(".")[0]
+                source = _source(name, listed or storage.Listed(uri, 0, -1))
                 yield source if listed else dataclasses.replace(source, problem="there is no such file")
 
 
@@ -129,7 +129,10 @@ def _rows(table: str) -> Iterator[dict]:
                 columns = [name for name in wanted if name in parquet.schema_arrow.names]
                 for batch in parquet.iter_batches(columns=columns):
                     yield from batch.to_pylist()
-    except (ValueError, csv.Error) as error:  # Arrow's own errors are ValueErrors
+    except (ValueError, csv.Error, OSError) as error:
+        # Arrow's errors are ValueErrors, and OSErrors without a number for what a disk did not do.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise PipelineError(f"cannot read the table of URIs {table}: {error}") from error
 
 
@@ -139,7 +142,7 @@ def _require_uri(table: str, names) -> None:
 
 
 def _place(table: str, number: int, row: dict) -> str:
-    uri = str(row.get("uri") or "")
+    uri = _text(row.get("uri"))
     if not uri:
         raise PipelineError(f"row {number} of the table of URIs {table} has no uri")
     if ".." in uri.split("/"):
@@ -149,8 +152,14 @@ def _place(table: str, number: int, row: dict) -> str:
     return storage.join(posixpath.dirname(table), uri)
 
 
+def _text(value) -> str:
+    if value is None:
+        return ""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def _stat(uri: str) -> storage.Listed | None:
     try:
         return storage.stat(uri)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None

@@ -150,6 +150,8 @@ def _difference(row: dict, record: tfrecords.Record, records) -> str:
         return f"the record is of {stored['image_id']!r}"
     if hashlib.sha256(stored["encoded"]).hexdigest() != row["sha256"] or stored["sha256"] != row["sha256"]:
         return "its stored bytes are not those of the index"
+    if len(stored["encoded"]) != row["bytes"]:
+        return f"it has {len(stored['encoded'])} bytes, the index says {row['bytes']}"
     if stored["source_sha256"] != row["source_sha256"]:
         return "it was made of another file than the index says"
     if (stored["width"], stored["height"]) != (row["width"], row["height"]):

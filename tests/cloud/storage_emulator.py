@@ -111,7 +111,7 @@ class Emulator:
         self._rules.append(_Rule(where, times, status=status, late=late))
 
     def before(self, where: Callable[[Call], bool], action: Callable[[], None], times: int | None = 1) -> None:
-        """Does `action` when a request arrives for which `where` holds, and then answers it. It may not send requests."""
+        """Does `action`, which may send none itself, before it answers a request for which `where` holds."""
         self._rules.append(_Rule(where, times, action=action))
 
     def heal(self) -> None:

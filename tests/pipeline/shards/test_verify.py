@@ -98,7 +98,8 @@ def change_index(folder: pathlib.Path, change, tell_manifest: bool) -> None:
     change(rows)
     pq.write_table(pa.Table.from_pylist(rows, schema=planning.INDEX_SCHEMA), path)
     if tell_manifest:
-        change_manifest(folder, lambda manifest: manifest["index"].update({path.name: hashlib.sha256(path.read_bytes()).hexdigest()}))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        change_manifest(folder, lambda manifest: manifest["index"].update({path.name: digest}))
 
 
 def change_manifest(folder: pathlib.Path, change) -> None:
@@ -242,8 +243,8 @@ def test_a_manifest_that_agrees_with_a_false_index_does_not_help_it(problems, fo
     """The records say of themselves what the index says of them."""
     row = pq.read_table(index_of(folder)).to_pylist()[3]
     change_index(folder, lambda rows: rows[3].update({column: value}), tell_manifest=True)
-    found = problems()
-    assert any(words in problem and f"{folder.parent / row['shard']}" in problem and repr(row["image_id"]) in problem for problem in found)
+    wanted = [words, str(folder.parent / row["shard"]), repr(row["image_id"])]
+    assert any(all(word in problem for word in wanted) for problem in problems())
 
 
 def test_an_index_without_a_photograph_is_not_that_of_the_digest(problems, folder):
@@ -260,7 +261,7 @@ def test_an_index_that_points_to_a_shard_that_the_manifest_does_not_name(problem
 def test_a_manifest_that_names_a_shard_to_which_nothing_points(problems, folder, shards):
     other = shards[0].with_name("shard-other.tfrecord")
     shutil.copy(shards[0], other)
-    change_manifest(folder, lambda manifest: manifest["shards"].update({other.name: manifest["shards"][shards[0].name]}))
+    change_manifest(folder, lambda content: content["shards"].update({other.name: content["shards"][shards[0].name]}))
     assert problems() == [f"the manifest names {other}, to which the index does not point"]
 
 
@@ -301,7 +302,8 @@ def test_only_the_newest_generation_is_proved_and_what_it_left_behind_is_counted
     told = json.loads(check("--json")[1])
     assert (told["images"], told["superseded"], told["unused"]) == (11, 2, [])
     # A superseded record is still part of a shard that is needed.
-    rows = {row["image_id"]: row for uri in generations.every(str(root))[0].index_files() for row in pq.read_table(uri).to_pylist()}
+    first = generations.every(str(root))[0]
+    rows = {row["image_id"]: row for uri in first.index_files() for row in pq.read_table(uri).to_pylist()}
     flip(root / rows["p03"]["shard"], rows["p03"]["offset"] + 40)
     status, _, err = check()
     assert status == 1 and rows["p03"]["shard"] in err
