@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -40,8 +41,10 @@ def shard(options: argparse.Namespace) -> int:
             if options.verify:
                 return _verify(output, options.json)
             return _pack(output, options)
-        except PermissionError as error:
-            raise PipelineError(f"cannot use {error.filename or output}: {error.strerror}") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
+                raise
+            raise PipelineError(f"cannot use {output}: {error.strerror} ({error.filename})") from error
 
 
 def _pack(output: str, options: argparse.Namespace) -> int:
@@ -87,13 +90,7 @@ def _settings(file: str | None, before: Generation | None) -> settings.ShardSett
 
 def _status(output: str, as_json: bool) -> int:
     known = generations.every(output)
-    plan = storage.join(output, generations.PLAN)
-    names = set(storage.names(plan))
-    unfinished = None
-    if "plan.json" in names:
-        buckets = [name for name in names if name.startswith("bucket-")]
-        done = sum(name.endswith(".packed.parquet") for name in buckets)
-        unfinished = {"shards_done": done, "shards": len(buckets) - done}
+    unfinished = _unfinished(output)
     if as_json:
         print(json.dumps({"generations": [_facts(one) for one in known], "unfinished": unfinished}, indent=2, ensure_ascii=False))
         return 0
@@ -108,6 +105,16 @@ def _status(output: str, as_json: bool) -> int:
     if unfinished:
         print(f"a packing is unfinished: {unfinished['shards_done']} of {unfinished['shards']} shards; the same command as before goes on")
     return 0
+
+
+def _unfinished(output: str) -> dict[str, int] | None:
+    # Read here and not by planning.read, which loads DuckDB.
+    try:
+        plan = json.loads(storage.read(storage.join(output, generations.PLAN, "plan.json")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    done = sum(name.endswith(".packed.parquet") for name in storage.names(plan["folder"]))
+    return {"shards_done": done, "shards": len(plan["buckets"])}
 
 
 def _verify(output: str, as_json: bool) -> int:
@@ -155,6 +162,7 @@ class _messages:
         logging.getLogger().addHandler(logging.NullHandler())
         # TensorFlow greets with a dozen lines that sound like errors and are none.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of Beam's worker processes, where there are some
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
         return self

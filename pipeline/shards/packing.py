@@ -7,11 +7,13 @@ goes on where it was; and a bucket done twice, as Beam may do, gives the same by
 
 import collections
 import dataclasses
+import errno
 import hashlib
 import io
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
@@ -207,7 +209,13 @@ class _PackBucket(beam.DoFn):
         self._settings = typed.to_dict(settings)
 
     def process(self, bucket):
-        pack_bucket(bucket, self._root, typed.from_dict(ShardSettings, self._settings, "shards"))
+        try:
+            pack_bucket(bucket, self._root, typed.from_dict(ShardSettings, self._settings, "shards"))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Beam keeps the text of an error, and of this one its type.
+            raise PipelineError(f"cannot pack {bucket}: {error.strerror} ({error.filename})") from error
         return ()
 
 
@@ -229,7 +237,10 @@ def run(buckets: list[str], root: str, settings, options) -> None:
         raise PipelineError(f"Beam refuses its options: {error}") from error
     # Reshuffled, so that no machine keeps all the buckets because it made the list.
     _ = pipeline | beam.Create(buckets) | beam.Reshuffle() | beam.ParDo(_PackBucket(root, settings))
-    state = pipeline.run().wait_until_finish()
+    try:
+        state = pipeline.run().wait_until_finish()
+    except PipelineError as error:
+        raise PipelineError(re.sub(r" \[while running .*\]$", "", str(error), flags=re.DOTALL)) from error
     if state != beam.runners.runner.PipelineState.DONE:
         raise PipelineError(
             f"the Beam job that packs photographs ended as {state}: its own log says why. Run the same command again; "

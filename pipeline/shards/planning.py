@@ -4,11 +4,15 @@ A plan is a folder beside the shards. It exists from the moment when `plan.json`
 before another is made: a packing that is killed and started again gives the bytes of an unbroken one.
 
     plan/
-        bucket-00000.parquet            sources of one future shard, in the order of its records
-        bucket-00000.packed.parquet     what became of them (packing.py)
-        refused.parquet                 files whose names alone keep them out
-        gone.parquet                    ids that were known and were not listed any more
-        plan.json                       what the plan is for
+        plan.json                           what the plan is for, and in which folder it is
+        <name of its own>/
+            bucket-00000.parquet            sources of one future shard, in the order of its records
+            bucket-00000.packed.parquet     what became of them (packing.py)
+            refused.parquet                 files whose names alone keep them out
+            gone.parquet                    ids that were known and were not listed any more
+
+Two machines may plan at once: each writes into a folder of its own, one of them gets to write `plan.json`, and both carry
+out that plan.
 """
 
 import contextlib
@@ -19,6 +23,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 
 import duckdb
@@ -91,15 +96,17 @@ class Plan:
     """A plan, as `plan.json` says.
 
     Attributes:
+        folder: URI of its folder.
         images: Where the photographs are.
         packing: The settings that decide about stored bytes, as JSON.
         previous: Number of the newest generation when it was made; 0 for none.
         base: Folder of its `Base`.
         listed: Photographs that were listed.
         fresh: Those of them that must be looked at.
-        buckets: Names of the buckets' files.
+        buckets: URIs of the buckets.
     """
 
+    folder: str
     images: str
     packing: str
     previous: int
@@ -126,6 +133,10 @@ class Outcome:
     shards: dict[str, dict]
     refused: list[dict]
     differs: bool
+
+
+class OvertakenError(Exception):
+    """Another machine carried out or gave up the plan that this one was at."""
 
 
 class _Database:
@@ -205,13 +216,18 @@ def _database() -> Iterator[_Database]:
 
 def read(root: str) -> Plan | None:
     """The plan below `root` that has not been carried out yet, or None."""
-    uri = storage.join(root, generations.PLAN, "plan.json")
-    if not storage.exists(uri):
+    try:
+        content = json.loads(storage.read(storage.join(root, generations.PLAN, "plan.json")))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    content = json.loads(storage.read(uri))
     if content.pop("format") != generations.FORMAT:
         return None  # of another version of this code: it is planned anew
     return Plan(**content | {"buckets": tuple(content["buckets"])})
+
+
+def drop(root: str) -> None:
+    """Removes the plan below `root`, if there is one."""
+    storage.remove_folder(storage.join(root, generations.PLAN))
 
 
 def make(root: str, images: str, base: Base, sealed: bool, previous: int, packing_json: str, settings) -> Plan | None:
@@ -231,9 +247,9 @@ def make(root: str, images: str, base: Base, sealed: bool, previous: int, packin
 
     Raises:
         PipelineError: No photograph is listed, or two have one id.
+        OvertakenError: Another machine's plan was written first, and is carried out already.
     """
-    folder = storage.join(root, generations.PLAN)
-    storage.remove_folder(folder)
+    folder = storage.join(root, generations.PLAN, uuid.uuid4().hex)
     with _database() as db:
         _load(db, base, "base", "base_refused")
         listed = _load_listing(db, images)
@@ -246,18 +262,22 @@ def make(root: str, images: str, base: Base, sealed: bool, previous: int, packin
         buckets = _write_buckets(db, folder, settings)
         db.write("SELECT image_id FROM gone ORDER BY image_id", storage.join(folder, "gone.parquet"))
         db.write("SELECT * FROM named ORDER BY image_id", storage.join(folder, "refused.parquet"))
-    plan = Plan(images, packing_json, previous, base.folder, listed, fresh, buckets)
-    with contextlib.suppress(FileExistsError):  # another machine was faster: its plan is as good
-        content = {"format": generations.FORMAT, **dataclasses.asdict(plan)}
-        storage.create(storage.join(folder, "plan.json"), files.to_json(content).encode())
-    return read(root)
+    plan = Plan(folder, images, packing_json, previous, base.folder, listed, fresh, buckets)
+    content = {"format": generations.FORMAT, **dataclasses.asdict(plan)}
+    try:
+        storage.create(storage.join(root, generations.PLAN, "plan.json"), files.to_json(content).encode())
+    except FileExistsError:
+        storage.remove_folder(folder)
+        plan = read(root)
+        if plan is None:
+            raise OvertakenError from None
+    return plan
 
 
-def finish(root: str, plan: Plan, base: Base, previous: Base, into: str) -> Outcome:
+def finish(plan: Plan, base: Base, previous: Base, into: str) -> Outcome:
     """Makes the index of what a plan gave, and writes it, the quarantine and the changes to the folder `into`.
 
     Args:
-        root: Folder of the shards.
         plan: The plan; all its buckets are done.
         base: What it started from.
         previous: The generation before, which the new one is compared with.
@@ -266,7 +286,6 @@ def finish(root: str, plan: Plan, base: Base, previous: Base, into: str) -> Outc
     Returns:
         What came of it.
     """
-    folder = storage.join(root, generations.PLAN)
     with _database() as db:
         _load(db, base, "base", "base_refused")
         if previous == base:
@@ -276,12 +295,12 @@ def finish(root: str, plan: Plan, base: Base, previous: Base, into: str) -> Outc
         shards = dict(base.shards)
         db.create("results", packing.RESULT_SCHEMA)
         for bucket in plan.buckets:
-            carried = db.insert_file("results", packing.result_of(storage.join(folder, bucket)))
+            carried = db.insert_file("results", packing.result_of(bucket))
             shards |= packing.shard_of(carried)
         db.create("gone", pa.schema([("image_id", pa.string())]))
-        db.insert_file("gone", storage.join(folder, "gone.parquet"))
+        db.insert_file("gone", storage.join(plan.folder, "gone.parquet"))
         db.create("named", REFUSED_SCHEMA)
-        db.insert_file("named", storage.join(folder, "refused.parquet"))
+        db.insert_file("named", storage.join(plan.folder, "refused.parquet"))
         _make_index(db, plan.packing)
 
         digest = _write_index(db, into, plan.packing)
@@ -442,9 +461,9 @@ def _write_buckets(db, folder: str, settings) -> tuple[str, ...]:
     )
     names = []
     for (bucket,) in db.run("SELECT DISTINCT bucket FROM spread ORDER BY bucket").fetchall():
-        names.append(f"bucket-{bucket:06d}.parquet")
+        names.append(storage.join(folder, f"bucket-{bucket:06d}.parquet"))
         query = f"SELECT {columns} FROM spread WHERE bucket = {bucket} ORDER BY hash, image_id"
-        db.write(query, storage.join(folder, names[-1]))
+        db.write(query, names[-1])
     return tuple(names)
 
 

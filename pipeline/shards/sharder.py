@@ -5,6 +5,8 @@ generation (generations.py). A run that is killed at any moment is completed by 
 nobody ever sees half a generation.
 """
 
+import contextlib
+import errno
 import json
 import logging
 import re
@@ -28,6 +30,8 @@ VERSION = 2
 _DECIDING = ("short_side", "quality", "min_side", "max_pixels")
 
 _SHOWN = 10
+
+_ATTEMPTS = 3
 
 _SECONDS_BETWEEN_REPORTS = 5.0
 
@@ -55,14 +59,19 @@ def pack_folder(images: str, root: str, settings, options: PipelineOptions) -> G
         raise PipelineError(f"the folder of shards {root} has one of * ? [ ] in its path, which TensorFlow takes for a pattern")
     try:
         with storage.locked(root):
-            resumed = planning.read(root) is not None
-            generation = _pack(images, root, settings, options)
-            # The plan was of an earlier hour; what came since is a generation of its own.
-            return _pack(images, root, settings, options) if resumed else generation
+            for _ in range(_ATTEMPTS):
+                with contextlib.suppress(planning.OvertakenError):
+                    resumed = planning.read(root) is not None
+                    generation = _pack(images, root, settings, options)
+                    # The plan was of an earlier hour; what came since is a generation of its own.
+                    return _pack(images, root, settings, options) if resumed else generation
     except BlockingIOError as error:
         raise StoreBusy(f"another process packs photographs into {root}: wait for it to end, or choose another folder") from error
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
-        raise PipelineError(f"cannot write the image shards {root}: {error.strerror} ({error.filename})") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PipelineError(f"cannot use the image shards {root}: {error.strerror} ({error.filename})") from error
+    raise PipelineError(f"other machines pack photographs into {root} at the same time: wait for them to end, then run again")
 
 
 def _pack(images: str, root: str, settings, options: PipelineOptions) -> Generation:
@@ -73,6 +82,7 @@ def _pack(images: str, root: str, settings, options: PipelineOptions) -> Generat
     if plan and (plan.images, plan.packing, plan.previous) != (images, wanted, number - 1):
         if plan.previous == number - 1:
             log.warning("a packing that was cut off is given up: it was of %s with %s", plan.images, plan.packing)
+        planning.drop(root)
         plan = None
     base = _base(root, latest, wanted)
     if plan is None:
@@ -82,15 +92,19 @@ def _pack(images: str, root: str, settings, options: PipelineOptions) -> Generat
         return latest
     if latest and latest.manifest()["packing"] != wanted:
         log.warning("the shard settings changed to %s: every photograph is packed again", wanted)
-    buckets = [storage.join(root, generations.PLAN, name) for name in plan.buckets]
-    _pack_buckets(buckets, root, plan.fresh, settings, options)
-
     folder = generations.folder_of(root, number)
     previous = _state(latest.folder, generations.MANIFEST) if latest else planning.Base()
-    outcome = planning.finish(root, plan, base, previous, folder)
+    try:
+        _pack_buckets(plan, root, settings, options)
+        outcome = planning.finish(plan, base, previous, folder)
+    except Exception as error:
+        if planning.read(root) != plan:
+            raise planning.OvertakenError from error
+        raise
     if latest and not outcome.differs:
-        storage.remove_folder(folder)
-        storage.remove_folder(storage.join(root, generations.PLAN))
+        if not storage.exists(storage.join(folder, generations.MANIFEST)):
+            storage.remove_folder(folder)
+        planning.drop(root)
         return latest
     return _seal(root, folder, number, plan, outcome, settings)
 
@@ -129,38 +143,37 @@ def _present(root: str, base: planning.Base) -> planning.Base:
     return base
 
 
-def _pack_buckets(buckets: list[str], root: str, photographs: int, settings, options: PipelineOptions) -> None:
-    if not buckets:
+def _pack_buckets(plan: planning.Plan, root: str, settings, options: PipelineOptions) -> None:
+    if not plan.buckets:
         return
     done = threading.Event()
-    watcher = threading.Thread(target=_report, args=(buckets, photographs, done), daemon=True)
+    watcher = threading.Thread(target=_report, args=(plan, done), daemon=True)
     watcher.start()
     try:
-        packing.run(buckets, root, settings, options)
+        packing.run(list(plan.buckets), root, settings, options)
     finally:
         done.set()
         watcher.join()
 
 
-def _report(buckets: list[str], photographs: int, done: threading.Event) -> None:
+def _report(plan: planning.Plan, done: threading.Event) -> None:
     """Says from time to time how far the packing is; the machines that pack leave a file for each bucket."""
-    folder = buckets[0].rsplit("/", 1)[0]
-    results = {storage.name_of(packing.result_of(bucket)) for bucket in buckets}
+    results = {storage.name_of(packing.result_of(bucket)) for bucket in plan.buckets}
     started, at_start, told = time.monotonic(), None, None
     wait = _SECONDS_BETWEEN_REPORTS
     while not done.wait(wait):
         try:
-            finished = len(results.intersection(storage.names(folder)))
+            finished = len(results.intersection(storage.names(plan.folder)))
         except OSError as error:  # a report is not worth a packing
             log.info("cannot see how far the packing is: %s", error)
             continue
         at_start = finished if at_start is None else at_start
         if finished == told:
             continue
-        told, share = finished, finished / len(buckets)
+        told, share = finished, finished / len(results)
         speed = (finished - at_start) / (time.monotonic() - started)
-        left = f", {(len(buckets) - finished) / speed:.0f} s left" if speed else ""
-        log.info("packed %d of %d shards, about %d photographs%s", finished, len(buckets), round(share * photographs), left)
+        left = f", {(len(results) - finished) / speed:.0f} s left" if speed else ""
+        log.info("packed %d of %d shards, about %d photographs%s", finished, len(results), round(share * plan.fresh), left)
         wait = min(60.0, 1.5 * wait)
 
 
@@ -187,7 +200,7 @@ def _seal(root, folder, number, plan, outcome: planning.Outcome, settings) -> Ge
         _require_usable(outcome, plan.listed, settings)
     except PipelineError:
         storage.write(storage.join(folder, generations.REJECTED), files.to_json(manifest).encode())
-        storage.remove_folder(storage.join(root, generations.PLAN))
+        planning.drop(root)
         raise
     try:
         storage.create(storage.join(folder, generations.MANIFEST), files.to_json(manifest).encode())
@@ -197,7 +210,7 @@ def _seal(root, folder, number, plan, outcome: planning.Outcome, settings) -> Ge
             raise PipelineError(
                 f"another machine sealed {folder} of other photographs meanwhile: run the same command again"
             ) from None
-    storage.remove_folder(storage.join(root, generations.PLAN))
+    planning.drop(root)
     for row in outcome.refused[:_SHOWN]:
         log.warning("%s is in quarantine: %s", _shown(row["source_uri"]), row["reason"])
     if len(outcome.refused) > _SHOWN:

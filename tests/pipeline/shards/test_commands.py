@@ -71,9 +71,10 @@ def test_status_tells_generations_and_what_is_unfinished(shard, images, tmp_path
     (images / "new.jpg").write_bytes(jpeg(seed=100))
     shard()
     plan = tmp_path / "shards" / "plan"
-    plan.mkdir()
-    for name in ("plan.json", "bucket-000000.parquet", "bucket-000000.packed.parquet", "bucket-000001.parquet"):
-        (plan / name).write_bytes(b"{}")
+    (plan / "abc").mkdir(parents=True)
+    (plan / "plan.json").write_text(json.dumps({"folder": str(plan / "abc"), "buckets": ["bucket-0", "bucket-1"]}))
+    for name in ("bucket-000000.parquet", "bucket-000000.packed.parquet", "bucket-000001.parquet"):
+        (plan / "abc" / name).write_bytes(b"")
     status, out, _ = shard("--status")
     lines = out.splitlines()
     assert status == 0 and [line.split()[:3] for line in lines[1:3]] == [["1", "12", "12"], ["2", "13", "1"]]

@@ -572,7 +572,7 @@ def test_kill_9_in_the_middle_and_a_rerun_give_the_bytes_of_an_unbroken_run(tmp_
     process = subprocess.Popen([*command, str(broken)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        while not list(broken.glob("plan/*.packed.parquet")) and time.monotonic() < deadline:
+        while not list(broken.glob("plan/*/*.packed.parquet")) and time.monotonic() < deadline:
             time.sleep(0.002)
     finally:
         process.send_signal(signal.SIGKILL)
