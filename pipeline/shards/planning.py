@@ -221,7 +221,8 @@ def read(root: str) -> Plan | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     if content.pop("format") != generations.FORMAT:
-        return None  # of another version of this code: it is planned anew
+        # Of another version of this code: there is one, and it is for nothing.
+        return Plan(folder="", images="", packing="", previous=-1, base="", listed=0, fresh=0, buckets=())
     return Plan(**content | {"buckets": tuple(content["buckets"])})
 
 

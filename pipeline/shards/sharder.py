@@ -9,7 +9,9 @@ import contextlib
 import errno
 import json
 import logging
+import pathlib
 import re
+import shutil
 import threading
 import time
 
@@ -59,6 +61,7 @@ def pack_folder(images: str, root: str, settings, options: PipelineOptions) -> G
         raise PipelineError(f"the folder of shards {root} has one of * ? [ ] in its path, which TensorFlow takes for a pattern")
     try:
         with storage.locked(root):
+            _sweep(root)
             for _ in range(_ATTEMPTS):
                 with contextlib.suppress(planning.OvertakenError):
                     resumed = planning.read(root) is not None
@@ -72,6 +75,14 @@ def pack_folder(images: str, root: str, settings, options: PipelineOptions) -> G
             raise
         raise PipelineError(f"cannot use the image shards {root}: {error.strerror} ({error.filename})") from error
     raise PipelineError(f"other machines pack photographs into {root} at the same time: wait for them to end, then run again")
+
+
+def _sweep(root: str) -> None:
+    """Removes what a killed process of this machine left in the folder of a generation that it was writing."""
+    if storage.is_cloud(root):
+        return
+    for path in pathlib.Path(root).glob("generation-*/.*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _pack(images: str, root: str, settings, options: PipelineOptions) -> Generation:

@@ -597,6 +597,16 @@ def test_a_folder_whose_name_is_a_pattern_is_refused(images, tmp_path):
         sharder.pack_folder(images, tmp_path / "a[1]", shard_settings(), HERE)
 
 
+def test_what_a_killed_process_left_is_swept(root, pack):
+    first = pack()
+    for place in (root, pathlib.Path(first.folder)):
+        (place / ".tmp-killed").mkdir()
+        (place / ".tmp-killed" / "rows.parquet").write_bytes(b"half")
+    pathlib.Path(first.folder, ".quarantine.json-x").write_bytes(b"half")
+    assert pack() == first
+    assert leftovers(root) == [] and not list(pathlib.Path(first.folder).glob(".*"))
+
+
 def test_nothing_temporary_is_left_by_a_failure(root, pack, monkeypatch):
     def fail(path, uri):
         raise RuntimeError("a defect")
