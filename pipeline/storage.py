@@ -249,7 +249,7 @@ def locked(root: str) -> Iterator[None]:
         yield
         return
     os.makedirs(root, exist_ok=True)
-    with open(os.path.join(root, ".lock"), "a", encoding="utf-8") as stream:
+    with open(os.path.join(root, "lock"), "a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in os.listdir(root):
             if name.startswith(files.TEMPORARY):

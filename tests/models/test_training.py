@@ -412,12 +412,26 @@ def rewrite(path, change):
             writer.write(record)
 
 
-def broken_photograph(name):
-    return records.encode_image(image_id=name, encoded=b"no jpeg", width=1, height=1, source_sha256="", sha256="")
+def photograph(name, encoded, length):
+    """An image record of `length` bytes: a shard of another size would not be read at all."""
+    fields = {"image_id": name, "width": 1, "height": 1, "source_sha256": "", "sha256": ""}
+    for padding in range(length):
+        record = records.encode_image(encoded=encoded + bytes(padding), **fields)
+        if len(record) == length:
+            return record
+    raise ValueError(f"no padding makes {length} bytes")
 
 
-def replaced(position, record):
-    return lambda content: [*content[:position], record, *content[position + 1 :]]
+def replaced(position, name):
+    return lambda content: [
+        *content[:position], photograph(name, b"no jpeg", len(content[position])), *content[position + 1 :]
+    ]  # fmt: skip
+
+
+def short(content):
+    """One record in the place of the last two."""
+    jpeg = records.decode_image(content[-1])["encoded"]
+    return [*content[:-2], photograph("p", jpeg, len(content[-2]) + len(content[-1]) + 16)]
 
 
 def test_a_missing_shard(new_week, tmp_path):
@@ -429,9 +443,9 @@ def test_a_missing_shard(new_week, tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda content: content[:-1], ["it holds 11 records", "is for 12", "pack the photographs again"]),
-        (replaced(0, broken_photograph("p-train")), ["photograph p-train, record 0, is no JPEG"]),
-        (replaced(6, broken_photograph("p-val")), ["photograph p-val, record 6, is no JPEG"]),
+        (short, ["it holds 11 records", "is for 12", "pack the photographs again"]),
+        (replaced(0, "p-train"), ["photograph p-train, record 0, is no JPEG"]),
+        (replaced(6, "p-val"), ["photograph p-val, record 6, is no JPEG"]),
     ],
     ids=["a record short", "a broken photograph of train", "a broken photograph of val"],
 )

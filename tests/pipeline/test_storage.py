@@ -299,7 +299,7 @@ class TestOnADisk(StorageConformance):
     def test_whoever_holds_a_place_sweeps_up_temporary_folders_only(self, root):
         self.fill(root, ".tmp-killed/half", "shard", "tmp-x/a", "plan/.tmp-deep/b", "a.tmp-/c")
         with storage.locked(root):
-            assert sorted(os.listdir(root)) == [".lock", "a.tmp-", "plan", "shard", "tmp-x"]
+            assert sorted(os.listdir(root)) == ["a.tmp-", "lock", "plan", "shard", "tmp-x"]
             assert os.listdir(f"{root}/plan") == [".tmp-deep"]
 
     def test_one_that_is_refused_sweeps_up_nothing(self, root):
