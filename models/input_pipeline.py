@@ -22,12 +22,15 @@ from models import records
 from models.errors import TrainingError
 
 # Shards read in turn, and records taken from each at a time. The order of the data depends on both; readers don't.
-_CYCLE, _BLOCK = 16, 8
+_CYCLE, _BLOCK = 16, 16
 
 # Encoded photographs in the shuffle buffer: at 20 KB each, 330 MB.
 _SHUFFLE = 16384
 
 _END = -2
+
+DRAWS = 8
+"""Random numbers that `augment` takes for a photograph."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,18 +175,21 @@ def training_dataset(
     each = steps_per_epoch(split, batch_size) * batch_size
 
     def one_epoch(epoch):
-        photographs = _photographs(split, readers, order=_fold(seed, epoch, 0))
+        key = _fold_epoch(seed, epoch)
+
+        def drawn(start, encoded, shape, label):
+            block_key = tf.random.experimental.stateless_fold_in(key, start + 2)
+            return tf.random.stateless_uniform([tf.size(label), DRAWS], block_key), encoded, shape, label
+
+        photographs = _blocks(split, readers, order=_fold(seed, epoch, 0)).map(drawn).unbatch()
         # Not reshuffled: the next epoch has a seed of its own.
         photographs = photographs.shuffle(
             min(split.examples, _SHUFFLE), seed=_fold_int64(seed, epoch, 1), reshuffle_each_iteration=False
         )
-        # Once an epoch: it is the same for every photograph.
-        key = _fold_epoch(seed, epoch)
-        return photographs.take(each).map(lambda index, encoded, shape, label: (key, index, encoded, shape, label))
+        return photographs.take(each)
 
-    def prepared(key, index, encoded, shape, label):
-        key = tf.random.experimental.stateless_fold_in(key, index + 2)
-        return augment(encoded, shape, image_size, short_side, augmentation, key), label
+    def prepared(draws, encoded, shape, label):
+        return augment(encoded, shape, image_size, short_side, augmentation, draws), label
 
     dataset = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(one_epoch)
     dataset = dataset.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -205,8 +211,9 @@ def validation_dataset(
     Returns:
         A dataset of (float32 [batch, size, size, 3], 0 to 255; int64 [batch] class indices).
     """
-    dataset = _photographs(split, readers, order=None).map(
-        lambda index, encoded, shape, label: (centre_crop(encoded, shape, image_size, short_side), label),
+    photographs = _blocks(split, readers, order=None).map(lambda start, *columns: columns).unbatch()
+    dataset = photographs.map(
+        lambda encoded, shape, label: (centre_crop(encoded, shape, image_size, short_side), label),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
@@ -220,11 +227,15 @@ def steps_per_epoch(split: Split, batch_size: int) -> int:
     return split.examples // batch_size
 
 
-def _photographs(split, readers, order):
-    """All (position in the split, JPEG, its height and width, label) of one pass; `order`, int32 [2], shuffles the shards."""
+def _blocks(split, readers, order):
+    """One pass over the photographs in blocks, because an op on a block costs little more than one on a photograph.
+
+    A block is (the position in the split of its first photograph, JPEGs [n], heights and widths [n, 2], labels [n]) and
+    may be empty. `order`, int32 [2], shuffles the shards.
+    """
     if split.labelled:
-        dataset = tf.data.TFRecordDataset(list(split.files)).map(records.parse_labelled)
-        return dataset.enumerate().map(lambda index, row: (index, row["image/encoded"], _shape(row), row["label_index"]))
+        blocks = tf.data.TFRecordDataset(list(split.files)).batch(_BLOCK).enumerate()
+        return blocks.map(lambda index, block: _labelled_block(index * _BLOCK, block))
 
     labels = tf.RaggedTensor.from_row_lengths(
         np.concatenate([shard.labels for shard in split.shards]), [len(shard.labels) for shard in split.shards]
@@ -236,40 +247,42 @@ def _photographs(split, readers, order):
     if order is not None:
         shards = tf.random.experimental.stateless_shuffle(shards, seed=order)
 
-    def one_shard(shard):
-        return _labelled_records(uris[shard], labels[shard], starts[shard])
-
     return tf.data.Dataset.from_tensor_slices(shards).interleave(
-        one_shard, cycle_length=_CYCLE, block_length=_BLOCK, num_parallel_calls=readers, deterministic=True
+        lambda shard: _shard_blocks(uris[shard], labels[shard], starts[shard]),
+        cycle_length=_CYCLE,
+        num_parallel_calls=readers,
+        deterministic=True,
     )
 
 
-def _labelled_records(uri, labels, start):
-    """As `_photographs`, of the records of one shard that the split has; fails unless there are as many as labels."""
+def _shard_blocks(uri, labels, start):
+    """The blocks of one shard, without what the split does not have; fails unless it has as many records as labels."""
     # `zip` stops at the shorter of the two: an end mark on both tells which one that was.
-    stored = tf.data.TFRecordDataset(uri).concatenate(tf.data.Dataset.from_tensors(""))
-    wanted = tf.data.Dataset.from_tensor_slices(tf.concat([labels, [_END, _END]], 0))
-    position = start + tf.cumsum(tf.cast(labels >= 0, tf.int64), exclusive=True)
-    position = tf.data.Dataset.from_tensor_slices(tf.concat([position, [0, 0]], 0))
+    stored = tf.data.TFRecordDataset(uri).concatenate(tf.data.Dataset.from_tensors("")).batch(_BLOCK)
+    before = start + tf.cumsum(tf.cast(labels >= 0, tf.int64), exclusive=True)
+    starts = tf.data.Dataset.from_tensor_slices(tf.concat([before, [0]], 0)[::_BLOCK])
+    wanted = tf.data.Dataset.from_tensor_slices(tf.concat([labels, [_END]], 0)).batch(_BLOCK)
 
-    def checked(record, label, position):
-        fits = tf.equal(record == "", label == _END)
+    def block(start, stored, labels):
+        both = tf.minimum(tf.size(stored), tf.size(labels))
+        ends_agree = tf.reduce_all((stored[:both] == "") == (labels[:both] == _END))
+        fits = tf.logical_and(tf.size(stored) == tf.size(labels), ends_agree)
         message = tf.strings.join(["image shard ", uri, " has another number of records than its label record"])
         with tf.control_dependencies([tf.debugging.Assert(fits, [message])]):
-            return tf.identity(record), label, position
+            here = tf.where(labels >= 0)[:, 0]
+        row = records.parse_image(tf.gather(stored, here))
+        return start, row["image/encoded"], _shape(row), tf.gather(labels, here)
 
-    dataset = tf.data.Dataset.zip((stored, wanted, position)).map(checked)
-    dataset = dataset.filter(lambda record, label, position: label >= 0)
+    return tf.data.Dataset.zip((starts, stored, wanted)).map(block)
 
-    def parsed(record, label, position):
-        image = records.parse_image(record)
-        return position, image["image/encoded"], _shape(image), label
 
-    return dataset.map(parsed)
+def _labelled_block(start, stored):
+    row = records.parse_labelled(stored)
+    return start, row["image/encoded"], _shape(row), row["label_index"]
 
 
 def _shape(row):
-    return tf.cast(tf.stack([row["image/height"], row["image/width"]]), tf.int32)
+    return tf.cast(tf.stack([row["image/height"], row["image/width"]], axis=-1), tf.int32)
 
 
 def _finished(dataset, batch_size, drop_remainder):
@@ -310,7 +323,7 @@ def centre_crop(encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_sid
 
 
 def augment(
-    encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int, strength: float, key: tf.Tensor
+    encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int, strength: float, draws: tf.Tensor
 ) -> tf.Tensor:
     """Decodes a random part of a stored photograph, perhaps mirrored and in other colours.
 
@@ -324,7 +337,7 @@ def augment(
         image_size: Pixels of the square wanted.
         short_side: Pixels of the shorter side of the stored photographs.
         strength: 0 to 1.
-        key: int32 [2]; all that is random comes from it.
+        draws: float32 [DRAWS], each from 0 up to but not 1; all that is random comes from them.
 
     Returns:
         float32 [size, size, 3], 0 to 255.
@@ -335,7 +348,7 @@ def augment(
     amplitude, spread = 0.4 * strength, strength * math.log(4 / 3)
     upper = tf.constant([1.0, spread, 1.0, 1.0, 1.0] + 3 * [1 + amplitude])
     lower = tf.constant([1 - 0.92 * strength, -spread, 0.0, 0.0, 0.0] + 3 * [1 - amplitude])
-    draws = _between(tf.random.stateless_uniform([8], key), lower, upper)
+    draws = _between(draws, lower, upper)
     share, log_ratio, _, _, mirror, brightness, contrast, saturation = tf.unstack(draws)
 
     side = tf.sqrt(share * tf.reduce_prod(tf.cast(shape, tf.float32)))
