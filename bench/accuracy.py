@@ -3,8 +3,9 @@
     .venv/bin/python bench/accuracy.py
 
 Writes bench/accuracy.json and prints a table. Each run is `local_runner.py` with the committed settings, but for the
-seed, on a store of its own; eval accuracy is the Evaluator's, on products that no training saw. A second series starts
-from random weights, with the frozen epochs trained unfrozen too, to show what the backbone is worth. Takes about six
+seed, on a store of its own; eval accuracy is the Evaluator's, on products that no training saw. A second series decodes
+each photograph in full before it is resized for its shard, to show what the decoder's own reduction costs. A third starts
+from random weights, with the frozen epochs trained unfrozen too, to show what the backbone is worth. Takes about ten
 minutes on two cores.
 """
 
@@ -28,6 +29,15 @@ sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 from pipeline.lineage import audit  # noqa: E402
 from pipeline.lineage.mlmd import MLMDLineage  # noqa: E402
 
+# local_runner.py whose photographs are packed without the decoder's reduction.
+_DECODED_IN_FULL = (
+    "import runpy, sys\n"
+    "from pipeline.shards import photographs\n"
+    "photographs._decode_scale = lambda short, short_side: 1\n"
+    "sys.argv = sys.argv[1:]\n"
+    "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+)
+
 
 def main() -> int:
     """Runs the benchmark."""
@@ -46,25 +56,26 @@ def main() -> int:
         "machine": _machine(),
         "snapshot_date": options.date,
         "as_committed": _series("as committed", settings, options),
+        "decoded_in_full": _series("decoded in full", settings, options, ("-c", _DECODED_IN_FULL)),
         "from_random_weights": _series("from random weights", scratch, options),
     }
     pathlib.Path(options.output).write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 
-def _series(name: str, settings: dict, options: argparse.Namespace) -> dict:
-    runs = [_run(name, settings, seed, options.date) for seed in options.seeds]
+def _series(name: str, settings: dict, options: argparse.Namespace, python: tuple[str, ...] = ()) -> dict:
+    runs = [_run(name, settings, seed, options.date, python) for seed in options.seeds]
     mean = round(statistics.mean(run["accuracy"] for run in runs), 4)
     print(f"{name}: mean accuracy {mean:.3f} over seeds {options.seeds}")
     return {"mean_accuracy": mean, "runs": runs}
 
 
-def _run(name: str, settings: dict, seed: int, date: str) -> dict:
+def _run(name: str, settings: dict, seed: int, date: str, python: tuple[str, ...]) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "settings.yaml")
         path.write_text(yaml.safe_dump(settings | {"training": settings["training"] | {"seed": seed}}))
         store = pathlib.Path(folder, "store")
-        words = [sys.executable, str(ROOT / "local_runner.py"), "--snapshot-date", date]
+        words = [sys.executable, *python, str(ROOT / "local_runner.py"), "--snapshot-date", date]
         started = time.monotonic()
         process = subprocess.Popen(
             [*words, "--settings", str(path), "--store", str(store)], stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -1,21 +1,24 @@
 """What photographs cost on their way: packing one into a shard, and reading it back in training.
 
-    .venv/bin/python -m pip install --no-deps --target /tmp/simplejpeg simplejpeg==1.9.0
-    PYTHONPATH=/tmp/simplejpeg .venv/bin/python bench/shards.py codec
+    .venv/bin/python bench/shards.py codec
+    .venv/bin/python bench/shards.py packing
     .venv/bin/python bench/shards.py input
 
 Each part prints its figures and writes them under its own name into bench/shards.json. The photographs are the
 sample's, enlarged and strewn with soft noise until they weigh what photographs of their size do. All rates are
 photographs per second of processor time, best of three rounds; the rounds of what is compared take turns, because other
 work on the machine moves them all. Ratios travel, absolute figures do not. `codec` takes two minutes on two cores,
-`input` one.
+`packing` ten, `input` one.
 
     codec   photographs.pack against TensorFlow, and against libjpeg-turbo alone with nothing between decoder and
             encoder; and what the decoder's reduction changes in the pictures
+    packing the whole command, from 1,000 to 20,000 photographs, and over a million that did not change; what follows
+            for 2.1 TB on Dataflow
     input   the shards as training reads them, against the full-size files
 """
 
 import argparse
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
@@ -26,6 +29,7 @@ import pathlib
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -124,14 +128,7 @@ def _rates(candidates: dict, count: int) -> dict[str, float]:
 
 def codec() -> dict:
     """Packing a photograph: speed, and what the decoder's reduction does to it."""
-    try:
-        import simplejpeg
-    except ImportError:
-        raise SystemExit(
-            "simplejpeg is missing; it is no dependency of the pipeline. Install it beside it, and name the folder:\n"
-            ".venv/bin/python -m pip install --no-deps --target /tmp/simplejpeg simplejpeg==1.9.0\n"
-            "PYTHONPATH=/tmp/simplejpeg .venv/bin/python bench/shards.py codec"
-        ) from None
+    import simplejpeg
     import tensorflow as tf
 
     from models import records
@@ -237,6 +234,162 @@ def _reencoded(image: Image.Image) -> Image.Image:
 def _psnr(image: Image.Image, other: Image.Image) -> float:
     error = np.mean((np.asarray(image, float) - np.asarray(other, float)) ** 2)
     return 10 * np.log10(255**2 / max(error, 1e-6))
+
+
+def packing() -> dict:
+    """The whole command over 1,000 and 20,000 photographs, and over 100,000 and 1,000,000 that did not change."""
+    import simplejpeg
+
+    files = square_photographs(200)
+    small = [photographs.pack("p", content, ShardSettings()).encoded for content in files]
+    pixels = [simplejpeg.decode_jpeg(content) for content in small]
+    result = {"files": {"distinct": len(files), "mean_kb": _mean_kb(files)}}
+
+    def ceiling():
+        return 1 / _process_seconds(lambda: _simplejpeg_alone(simplejpeg, files, pixels), len(files))
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        folder = pathlib.Path(folder)
+        # What a process of this command costs before the first photograph.
+        one = _linked(folder / "one", files, 1)
+        start = _command(one, folder / "shards-one")
+        result["start"] = start
+        for count in (1_000, 20_000):
+            images = _linked(folder / f"images-{count}", files, count)
+            before = ceiling()
+            first = _command(images, folder / f"shards-{count}")
+            # Before and after, because the machine is not equally fast for as long as this takes.
+            alone = (before + ceiling()) / 2
+            again = _command(images, folder / f"shards-{count}")
+            rate = count / (first["cpu_seconds"] - start["cpu_seconds"])
+            result[f"{count} photographs"] = {
+                "packed": first,
+                "nothing_new": again,
+                "per_cpu_second_after_the_start": round(rate, 1),
+                "simplejpeg_alone_per_cpu_second": round(alone, 1),
+                "ratio_to_simplejpeg_alone": round(rate / alone, 2),
+            }
+            print(f"{count} photographs: {result[f'{count} photographs']}", flush=True)
+        for count in (100_000, 1_000_000):
+            images, shards = _recorded(folder, count)
+            result[f"{count} photographs, nothing new"] = _command(images, shards)
+            print(f"{count} unchanged: {result[f'{count} photographs, nothing new']}", flush=True)
+    result["projection"] = _projection(rate, result["1000000 photographs, nothing new"])
+    print(json.dumps(result["projection"], indent=2))
+    return result
+
+
+def _simplejpeg_alone(simplejpeg, files, pixels) -> None:
+    for content, stored in zip(files, pixels):
+        simplejpeg.decode_jpeg(content, min_height=SHORT_SIDE, min_width=SHORT_SIDE)
+        simplejpeg.encode_jpeg(stored, quality=90, colorsubsampling="444")
+
+
+def _process_seconds(run, count: int) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        run()
+        times.append(time.process_time() - started)
+    return min(times) / count
+
+
+def _linked(folder: pathlib.Path, files: list[bytes], count: int) -> pathlib.Path:
+    """A folder of `count` photographs, few of them distinct: what they cost is the same, and the disk stays free."""
+    folder.mkdir()
+    originals = folder.parent / "originals"
+    if not originals.exists():
+        originals.mkdir()
+        for number, content in enumerate(files):
+            (originals / f"{number}").write_bytes(content)
+    for number in range(count):
+        os.link(originals / f"{number % len(files)}", folder / f"p{number:07d}.jpg")
+    return folder
+
+
+def _recorded(folder: pathlib.Path, count: int) -> tuple[pathlib.Path, pathlib.Path]:
+    """A folder of `count` files and shards whose index knows them all: packing a million for that would take an hour."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from pipeline.shards import generations, planning, sharder
+
+    images, shards = folder / f"images-{count}", folder / f"shards-{count}"
+    images.mkdir()
+    rows = []
+    for number in range(count):
+        part = images / f"{number // 10_000:03d}"
+        if number % 10_000 == 0:
+            part.mkdir()
+            (part / "p.txt").write_bytes(b"no photograph is read here")
+        path = part / f"p{number:07d}.jpg"
+        os.link(part / "p.txt", path)
+        rows.append((f"p{number:07d}", str(path)))
+    status = {part: os.stat(part / "p.txt") for part in images.iterdir()}
+    columns = {name: [0] * count for name in planning.INDEX_SCHEMA.names}
+    columns |= {name: [hashlib.sha256(image_id.encode()).hexdigest() for image_id, _ in rows] for name in ("sha256", "source_sha256")}
+    columns["image_id"], columns["source_uri"] = zip(*rows)
+    columns["source_bytes"] = [status[pathlib.Path(uri).parent].st_size for _, uri in rows]
+    columns["source_version"] = [status[pathlib.Path(uri).parent].st_mtime_ns for _, uri in rows]
+    packing_json = sharder._packing(ShardSettings())
+    columns |= {"shard": ["shard-0.tfrecord"] * count, "packing": [packing_json] * count}
+    generation = pathlib.Path(generations.folder_of(str(shards), 1))
+    generation.mkdir(parents=True)
+    (shards / "shard-0.tfrecord").write_bytes(b"")
+    pq.write_table(pa.table(columns, schema=planning.INDEX_SCHEMA), generation / "index-00000-of-00001.parquet")
+    (generation / "quarantine.json").write_text("[]")
+    counts = dict.fromkeys(("images", "new", "changed", "packed", "gone", "kept", "quarantined", "vanished"), 0)
+    manifest = {
+        "format": generations.FORMAT, "number": 1, "digest": "0" * 64, "packing": packing_json, "counts": counts,
+        "settings": dataclasses.asdict(ShardSettings()),
+        "shards": {"shard-0.tfrecord": {"records": count, "bytes": 0, "sha256": ""}},
+        "index": {"index-00000-of-00001.parquet": ""},
+    }  # fmt: skip
+    (generation / generations.MANIFEST).write_text(json.dumps(manifest))
+    return images, shards
+
+
+def _command(images: pathlib.Path, shards: pathlib.Path) -> dict:
+    """Seconds, processor seconds and peak memory of `python -m pipeline shard` in a process of its own."""
+    arguments = [sys.executable, "-m", "pipeline", "shard", "--images", str(images), "--output", str(shards)]
+    script = (
+        "import json, resource, subprocess, sys, time\n"
+        "started = time.perf_counter()\n"
+        "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "usage = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "print(json.dumps({'seconds': round(time.perf_counter() - started, 1), 'cpu_seconds': round(usage.ru_utime + "
+        "usage.ru_stime, 1), 'peak_mb': round(usage.ru_maxrss / 1024)}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True, cwd=ROOT, text=True)
+    return json.loads(done.stdout)
+
+
+# Dataflow's list prices in us-central1, dollars, as read in 2026: batch worker vCPU hour and GB hour, GB of disk hour.
+# n1-standard-4 workers, one harness thread a process (docs/shards.md), a factor for slower cores and for waiting.
+_VCPU_HOUR, _GB_HOUR, _DISK_GB_HOUR = 0.056, 0.003557, 0.000054
+_TERABYTES, _FILE_KB, _VCPUS, _GB_PER_VCPU, _SLOWER = 2.1, 184, 128, 3.75, 1.5
+
+
+def _projection(rate: float, unchanged: dict) -> dict:
+    images = _TERABYTES * 1e9 / _FILE_KB
+    hours = images / rate * _SLOWER / 3600
+    dollars = hours * (_VCPU_HOUR + _GB_PER_VCPU * _GB_HOUR + 25 / 4 * _DISK_GB_HOUR)
+    return {
+        "assumptions": (
+            f"{_TERABYTES} TB of {_FILE_KB} KB files; the rate above divided by {_SLOWER} for slower cores and waiting; "
+            f"{_VCPUS} vCPUs of n1-standard-4 with 25 GB of disk each; {_VCPU_HOUR} $ a vCPU hour, {_GB_HOUR} $ a GB hour, "
+            f"{_DISK_GB_HOUR} $ a GB hour of disk; same region, so no egress; 10 minutes to start; not run on Dataflow"
+        ),
+        "images": round(images),
+        "vcpu_hours": round(hours, 1),
+        "hours": round(hours / _VCPUS + 1 / 6, 2),
+        "dollars": round(dollars, 2),
+        "dollars_of_reads_and_listings": round(images / 1e4 * 0.004 + images / 1e3 / 1e3 * 0.005, 2),
+        "shards": round(images * 20e3 / (128 * 2**20)),
+        "minutes_when_nothing_is_new": round(
+            (images / 1e6 * unchanged["seconds"] + images / 1e3 * 0.1 / 16) / 60, 1
+        ),
+    }
 
 
 def input_() -> dict:
@@ -346,7 +499,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-PARTS = {"codec": codec, "input": input_}
+PARTS = {"codec": codec, "packing": packing, "input": input_}
 
 
 if __name__ == "__main__":
