@@ -185,11 +185,11 @@ def _packed(arrived: _Arrived, settings) -> tuple[dict, bytes | None]:
     row["source_sha256"] = packed.source_sha256
     if isinstance(packed, photographs.Quarantined):
         return row | {"outcome": REFUSED, "reason": packed.reason}, None
-    fields = {name: value for name, value in dataclasses.asdict(packed).items() if name != "encoded"}
-    sha256 = packed.sha256
-    record = records.encode_image(**fields, encoded=packed.encoded, sha256=sha256)
-    stored = {"bytes": len(packed.encoded), "width": packed.width, "height": packed.height, "sha256": sha256}
-    return row | {"outcome": PACKED} | stored, record
+    stored = {"width": packed.width, "height": packed.height, "sha256": packed.sha256}
+    record = records.encode_image(
+        image_id=packed.image_id, encoded=packed.encoded, source_sha256=packed.source_sha256, **stored
+    )
+    return row | {"outcome": PACKED, "bytes": len(packed.encoded)} | stored, record
 
 
 def _read(listed: storage.Listed) -> tuple[bytes, storage.Listed]:
