@@ -414,34 +414,55 @@ def say(message: str) -> None:
     print(f"set-up: {message}", file=sys.stderr, flush=True)
 
 
-def build(choice: Choice, uv: str, lock: int, pythons: Sequence[Version], glibc: Version) -> None:
-    """Makes .venv/ anew and fills it; what an earlier, interrupted set-up left is thrown away."""
+def install(uv: str, venv: str, python: str, requirements: str, lock: int) -> None:
+    """Makes the environment `venv` anew and fills it with what a hashed file says.
+
+    Args:
+      uv: path of uv.
+      venv: the environment; what an earlier, interrupted set-up left there is thrown away.
+      python: interpreter, as `uv venv --python` takes it.
+      requirements: path of the hashed file.
+      lock: the file descriptor that `one_at_a_time` yields.
+
+    Raises:
+      SetupError: uv failed; its own message stands above.
+    """
     env = tool_environment()
     env["UV_PYTHON_INSTALL_DIR"] = os.path.join(TOOLS, "python")
+    env["UV_PYTHON_DOWNLOADS"] = "never"
 
     def run(*arguments: str) -> bool:
         return subprocess.run([uv, *arguments], env=env, cwd=ROOT, pass_fds=[lock], check=False).returncode == 0
 
-    if choice.python is None and not run("python", "install", "--no-bin", "3.11"):
-        raise SetupError(no_python_message(pythons, glibc))
-    env["UV_PYTHON_DOWNLOADS"] = "never"
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(STAMP)
-    if os.path.lexists(VENV):
-        shutil.rmtree(VENV) if os.path.isdir(VENV) and not os.path.islink(VENV) else os.remove(VENV)
-    if not run("venv", "--quiet", "--no-project", "--python", choice.python or "3.11", VENV):
-        raise SetupError(f"uv could not make an environment with {choice.python or 'Python 3.11'}: see above.")
+    if os.path.lexists(venv):
+        shutil.rmtree(venv) if os.path.isdir(venv) and not os.path.islink(venv) else os.remove(venv)
+    if not run("venv", "--quiet", "--no-project", "--python", python, venv):
+        raise SetupError(f"uv could not make an environment with {python}: see above.")
     hashes = ["--require-hashes", "--require-build-hashes", "--build-constraints", BUILD_REQUIREMENTS]
     hashes += ["--preview-features", "build-dependency-hashes"]  # without it uv warns that this check is young
     quietly = [] if sys.stderr.isatty() else ["--quiet"]  # a log needs no line for each of 250 packages
-    python = os.path.join(VENV, "bin", "python")
+    interpreter = os.path.join(venv, "bin", "python")
     # Compiled now: importing TFX takes 7 s with bytecode and 25 s without, and images and CI often forbid to write it.
-    if not run("pip", "sync", "--compile-bytecode", *quietly, "--python", python, *hashes, choice.line.requirements):
+    if not run("pip", "sync", "--compile-bytecode", *quietly, "--python", interpreter, *hashes, requirements):
         raise SetupError(
             "uv could not install the requirements; its message is above. Say make setup again: what was downloaded "
             "is kept. (Behind a mirror or a proxy's certificate, set UV_DEFAULT_INDEX and SSL_CERT_FILE: uv does not "
             "read pip.conf.)"
         )
+
+
+def build(choice: Choice, uv: str, lock: int, pythons: Sequence[Version], glibc: Version) -> None:
+    """Makes .venv/ anew and fills it; what an earlier, interrupted set-up left is thrown away."""
+    env = tool_environment()
+    env["UV_PYTHON_INSTALL_DIR"] = os.path.join(TOOLS, "python")
+    if choice.python is None:
+        command = [uv, "python", "install", "--no-bin", "3.11"]
+        fetched = subprocess.run(command, env=env, cwd=ROOT, pass_fds=[lock], check=False)
+        if fetched.returncode != 0:
+            raise SetupError(no_python_message(pythons, glibc))
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(STAMP)
+    install(uv, VENV, choice.python or "3.11", choice.line.requirements, lock)
     write_stamp(choice.line)
 
 

@@ -22,6 +22,7 @@ FILES = {
         "pyproject.toml", "--group", "tfx-1-21", "--group", "test",
         "--python-version", "3.11", "--universal",
     ],
+    "bigquery-emulator.txt": ["--group", "bigquery-emulator", "--python-version", "3.11", "--universal"],
     "build.txt": ["--group", "build", "--python-version", "3.11"],
     "uv.txt": ["--group", "uv", "--python-version", "3.8"],
 }  # fmt: skip
