@@ -25,6 +25,7 @@ from pipeline.origin import Origin
 from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
 from pipeline.validation.rules import Limits
+from pipeline.validation.verdict import Override
 from pipeline.warehouse import Location
 
 
@@ -36,6 +37,7 @@ def create_pipeline(
     run_id: str,
     snapshot_date: str,
     tune: bool,
+    override: Override | None = None,
 ) -> tfx.dsl.Pipeline:
     """Wires one weekly retrain.
 
@@ -47,6 +49,7 @@ def create_pipeline(
         run_id: Its id.
         snapshot_date: Date of its label snapshot, YYYY-MM-DD.
         tune: Whether a Tuner searches for hyperparameters instead of the best known ones being used.
+        override: A person's decision that the snapshot passes although it breaks rules, or None.
 
     Returns:
         The pipeline, for any TFX runner.
@@ -106,6 +109,7 @@ def create_pipeline(
         run_id=run_id,
         limits=json.dumps(typed.to_dict(limits), sort_keys=True),
         bootstrap=int(settings.gate.bootstrap),
+        override=override.to_json() if override else "",
         accepted=places.accepted,
         reports=places.reports(run_id),
         warehouse=warehouse,
@@ -211,6 +215,4 @@ def _location(settings: Settings, places: Places) -> Location:
     warehouse = settings.warehouse
     if warehouse.kind == "duckdb":
         return Location(kind="duckdb", labels=places.labels, database=places.warehouse)
-    return Location(
-        kind="bigquery", labels=warehouse.labels, project=warehouse.project, dataset=warehouse.dataset
-    )
+    return Location(**typed.to_dict(warehouse))

@@ -22,6 +22,13 @@ BEAM_HERE = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner
 
 _IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
+# A project id, after the domain of an older kind of account: https://cloud.google.com/resource-manager/docs.
+_PROJECT_ID = r"^(([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9])?$"
+
+# https://cloud.google.com/bigquery/docs/labels-intro, without letters beyond ASCII.
+_LabelKey = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+_LabelValue = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9_-]{0,63}$")]
+
 
 @typed.frozen
 class WarehouseSettings:
@@ -32,13 +39,20 @@ class WarehouseSettings:
             `bigquery` reads and keeps them in a data set.
         project: Google Cloud project, for `bigquery`.
         dataset: BigQuery data set that holds the label table and receives the snapshots.
-        labels: Name of the label table.
+        labels: Name of the label table or view.
+        expiry_days: `bigquery`: days after which a snapshot is deleted; 0 keeps it, because auditors may ask.
+        table_labels: `bigquery`: labels of the tables that the pipeline makes, for costs and clean-up.
+        max_query_bytes: `bigquery`: bytes that one query may read; estimated before it runs. At least 10 MiB, the
+            least that BigQuery bills.
     """
 
     kind: Literal["duckdb", "bigquery"] = "bigquery"
-    project: str = ""
+    project: str = pydantic.Field(default="", pattern=_PROJECT_ID)
     dataset: str = pydantic.Field(default="", pattern=r"^[A-Za-z0-9_]*$")
     labels: str = pydantic.Field(default="labels", pattern=_IDENTIFIER)
+    expiry_days: int = pydantic.Field(default=0, ge=0)
+    table_labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
+    max_query_bytes: int = pydantic.Field(default=10**12, ge=10 * 2**20)
 
     def __post_init__(self):
         if self.kind == "bigquery" and not (self.project and self.dataset):

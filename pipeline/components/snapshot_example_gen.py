@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import apache_beam as beam
 import tensorflow as tf
@@ -17,9 +18,13 @@ from tfx.utils import proto_utils
 
 from pipeline.artifacts import ImageShards, LabelSnapshot
 from pipeline.components import facts
+from pipeline.errors import PipelineError, causes
 from pipeline.warehouse import Location, open_warehouse, queries
 
 SPLITS = ("train", "val", "eval")
+
+# Arguments of Beam's ReadFromBigQuery: the Storage Read API needs no bucket for temporary files.
+_READ = {"method": "DIRECT_READ"}
 
 _COLUMNS = {
     "image_id": "STRING",
@@ -76,6 +81,20 @@ def _split_of(example: tf.train.Example, count: int) -> int:
     return SPLITS.index(example.features.feature["split"].bytes_list.value[0].decode())
 
 
+# What Google's clients raise, as Beam quotes it: a worker's error reaches the runner as text.
+_REFUSAL = re.compile(r"(apitools\.base\.py|google\.api_core|google\.auth)\.exceptions\.\w+: .*", re.DOTALL)
+
+
+def _refusal(error: BaseException) -> str | None:
+    """What BigQuery said, in one line, when it is what stopped Beam."""
+    for cause in causes(error):
+        said = _REFUSAL.search(f"{type(cause).__module__}.{type(cause).__name__}: {cause}")
+        if said:
+            message = re.search(r'"message": ?"([^"]+)"', said[0])
+            return message[1] if message else " ".join(said[0].split())[:300]
+    return None
+
+
 class Executor(base_example_gen_executor.BaseExampleGenExecutor):
     """Runs the query of the run's own snapshot and writes one split for each value of `split`.
 
@@ -91,6 +110,8 @@ class Executor(base_example_gen_executor.BaseExampleGenExecutor):
     def GenerateExamplesByBeam(self, pipeline, exec_properties):
         """Returns the PCollection of each split."""
         exec_properties["_beam_pipeline_args"] = self._beam_pipeline_args or []
+        # TFX reads JSON here, though its own component's parameter is a message that cannot say this.
+        exec_properties[standard_component_specs.CUSTOM_CONFIG_KEY] = json.dumps(_READ)
         examples = pipeline | "InputToRecord" >> self.GetInputSourceToExamplePTransform()(exec_properties, self._query)
         parts = examples | "SplitData" >> beam.Partition(_split_of, len(SPLITS))
         return dict(zip(SPLITS, parts, strict=True))
@@ -104,7 +125,21 @@ class Executor(base_example_gen_executor.BaseExampleGenExecutor):
         proto_utils.json_to_proto(exec_properties[standard_component_specs.INPUT_CONFIG_KEY], config)
         with open_warehouse(self._location) as warehouse:
             self._query = query_of(config.splits[0].pattern, warehouse, snapshot, shards)
-        super().Do(input_dict, output_dict, exec_properties)
+            warehouse.require_affordable(self._query)
+        if self._location.kind == "bigquery":
+            # Whose query it is; the runner's own project, where one is given, stands behind it and wins.
+            self._beam_pipeline_args = [f"--project={self._location.project}", *(self._beam_pipeline_args or [])]
+        try:
+            super().Do(input_dict, output_dict, exec_properties)
+        except Exception as error:
+            said = _refusal(error) if self._location.kind == "bigquery" else None
+            if said is None:
+                raise
+            raise PipelineError(
+                f"cannot read the examples of {facts.text(snapshot, 'table')} from BigQuery: {said}. Beam reads a query by "
+                "way of a data set that it makes and removes again: whoever runs this needs roles/bigquery.user on the "
+                "project"
+            ) from error
         examples = artifact_utils.get_single_instance(output_dict[standard_component_specs.EXAMPLES_KEY])
         facts.record(examples, {"query": self._query})
 
@@ -131,13 +166,12 @@ class SnapshotExampleGen(example_gen.QueryBasedExampleGen):
         shards: Channel of `ImageShards`.
         warehouse: JSON of the warehouse's `Location`.
         splits: `SplitSettings`.
-        custom_config: For BigQuery: how Beam reads the table.
     """
 
     SPEC_CLASS = SnapshotExampleGenSpec
     EXECUTOR_SPEC = executor_spec.BeamExecutorSpec(Executor)
 
-    def __init__(self, snapshot, shards, warehouse, splits, custom_config=None):
+    def __init__(self, snapshot, shards, warehouse, splits):
         output = example_gen_pb2.Output(
             split_config=example_gen_pb2.SplitConfig(
                 # Only the names count: the query decides who goes where.
@@ -149,7 +183,6 @@ class SnapshotExampleGen(example_gen.QueryBasedExampleGen):
             output_config=output,
             output_data_format=example_gen_pb2.FORMAT_TF_EXAMPLE,
             output_file_format=example_gen_pb2.FORMAT_TFRECORDS_GZIP,
-            custom_config=custom_config,
             warehouse=warehouse,
             snapshot=snapshot,
             shards=shards,

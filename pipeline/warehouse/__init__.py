@@ -1,5 +1,7 @@
 """Where labels live: one interface, BigQuery and DuckDB behind it."""
 
+import pydantic
+
 from pipeline import typed
 from pipeline.warehouse.base import LABEL_COLUMNS, Snapshot, Warehouse
 
@@ -16,6 +18,7 @@ class Location:
         database: `duckdb`: path of the database file that keeps snapshots and indexes.
         project: `bigquery`: Google Cloud project.
         dataset: `bigquery`: data set of the label table, the snapshots and the indexes.
+        expiry_days, table_labels, max_query_bytes: `bigquery`: as in `WarehouseSettings`.
     """
 
     kind: str
@@ -23,6 +26,9 @@ class Location:
     database: str = ""
     project: str = ""
     dataset: str = ""
+    expiry_days: int = 0
+    table_labels: dict[str, str] = pydantic.Field(default_factory=dict)
+    max_query_bytes: int = 10**12
 
 
 def open_warehouse(location: Location) -> Warehouse:
@@ -35,5 +41,12 @@ def open_warehouse(location: Location) -> Warehouse:
     if location.kind == "bigquery":
         from pipeline.warehouse.bigquery import BigQueryWarehouse
 
-        return BigQueryWarehouse(project=location.project, dataset=location.dataset, labels=location.labels)
+        return BigQueryWarehouse(
+            project=location.project,
+            dataset=location.dataset,
+            labels=location.labels,
+            expiry_days=location.expiry_days,
+            table_labels=location.table_labels,
+            max_query_bytes=location.max_query_bytes,
+        )
     raise ValueError(f"there is no warehouse of kind {location.kind!r}: duckdb or bigquery")

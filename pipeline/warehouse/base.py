@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.errors import PipelineError
 
@@ -34,6 +34,8 @@ class Snapshot:
         rows: Number of rows.
         checksum: SHA-256 over the content, independent of row order and of the warehouse.
         schema_fingerprint: SHA-256 over column names and types.
+        method: How it was taken: from a clone of the label table as it was at `as_of`, or by the edits' own times,
+            with the reason.
     """
 
     date: str
@@ -44,6 +46,7 @@ class Snapshot:
     rows: int
     checksum: str
     schema_fingerprint: str
+    method: str
 
 
 def parse_date(text: str) -> datetime.date:
@@ -108,16 +111,46 @@ def check_bounds(bounds: Mapping[str, Any], source: str, date: datetime.date) ->
         date: The snapshot's date.
 
     Raises:
-        PipelineError: The label table is empty, or its first edit is too late.
+        PipelineError: The label table is empty, has edits of no image or of no time, or its first edit is too late.
     """
     if bounds["edits"] == 0:
         raise PipelineError(f"the label table {source} is empty: there is nothing to take a snapshot of")
+    if bounds["incomplete"]:
+        raise PipelineError(
+            f"{source} has {bounds['incomplete']} edit(s) without image_id or updated_at: complete or remove them"
+        )
     first = bounds["first_edit"]
     if first >= as_of(date):
         raise PipelineError(
             f"no label was edited before {date} in {source}: the first edit is of {first:%Y-%m-%d %H:%M} UTC, so the "
             f"first snapshot date is {first.date() + datetime.timedelta(days=1)}"
         )
+
+
+def require_columns(columns: Mapping[str, str], source: str) -> None:
+    """Checks that a label table has the columns that a snapshot takes.
+
+    Args:
+        columns: Column of the label table -> its type, in BigQuery's words.
+        source: The label table, for errors.
+
+    Raises:
+        PipelineError: A column is missing, or is of another type.
+    """
+    expected = ", ".join(f"{name} {kind}" for name, kind in LABEL_COLUMNS.items())
+    missing = [name for name in LABEL_COLUMNS if name not in columns]
+    if missing:
+        unknown = ", ".join(map(repr, sorted(columns.keys() - LABEL_COLUMNS.keys()))) or "none"
+        raise PipelineError(
+            f"{source} lacks the column(s) {', '.join(missing)}: it must have {expected}. Columns of other names: "
+            f"{unknown}. Rename them there, or name a view that does as the label table"
+        )
+    for name, kind in LABEL_COLUMNS.items():
+        if columns[name] != kind:
+            raise PipelineError(
+                f"the column {name} of {source} is of type {columns[name]} and must be {kind}: change it there, or name a "
+                f"view that casts it as the label table. All columns: {expected}"
+            )
 
 
 def schema_fingerprint(columns: Mapping[str, str]) -> str:
@@ -168,6 +201,13 @@ class Warehouse(abc.ABC):
             PipelineError: The warehouse refuses the query or cannot be reached.
         """
 
+    def require_affordable(self, query: str) -> None:
+        """Refuses a query that would read more than the warehouse's settings allow, before anything reads it.
+
+        Raises:
+            PipelineError: It would; the message names both figures and the setting.
+        """
+
     def snapshot(self, date: datetime.date) -> Snapshot:
         """Makes the snapshot of `date`, or checks the one that is there.
 
@@ -184,15 +224,37 @@ class Warehouse(abc.ABC):
                 f"the snapshot of {date} cannot be made yet: edits until {instant:%Y-%m-%d %H:%M} UTC belong to it"
             )
         table = snapshot_table(date)
-        recorded = self._recorded(table) or self._create(table, date, instant)
-        rows, digest = self._content(table)
+        return self._unaltered(self._recorded(table) or self._create(table, date, instant))
+
+    def find(self, table: str) -> Snapshot | None:
+        """The snapshot of that name, checked as by `snapshot`; None when there is none.
+
+        Raises:
+            PipelineError: It was altered since it was made.
+        """
+        recorded = self._recorded(table)
+        return recorded and self._unaltered(recorded)
+
+    def _unaltered(self, recorded: Snapshot) -> Snapshot:
+        # The columns first: without them its content cannot be summed.
+        columns = self._columns(recorded.table)
+        if schema_fingerprint(columns) != recorded.schema_fingerprint:
+            now = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            self._altered(recorded, f"its columns were others, they are {now}")
+        rows, digest = self._content(recorded.table)
         if (rows, digest) != (recorded.rows, recorded.checksum):
-            raise PipelineError(
-                f"snapshot {recorded.uri} was altered since it was made: it had {recorded.rows} rows and checksum "
-                f"{recorded.checksum[:12]}, it has {rows} rows and checksum {digest[:12]}. A snapshot is never "
-                f"changed or overwritten: {self.RESTORE}"
+            self._altered(
+                recorded,
+                f"it had {recorded.rows} rows and checksum {recorded.checksum[:12]}, it has {rows} rows and checksum "
+                f"{digest[:12]}",
             )
         return recorded
+
+    def _altered(self, recorded: Snapshot, difference: str) -> NoReturn:
+        raise PipelineError(
+            f"snapshot {recorded.uri} was altered since it was made: {difference}. A snapshot is never changed or "
+            f"overwritten: {self.RESTORE}"
+        )
 
     @abc.abstractmethod
     def _recorded(self, table: str) -> Snapshot | None:
@@ -201,6 +263,10 @@ class Warehouse(abc.ABC):
     @abc.abstractmethod
     def _create(self, table: str, date: datetime.date, instant: datetime.datetime) -> Snapshot:
         """Makes and records a snapshot in one step."""
+
+    @abc.abstractmethod
+    def _columns(self, table: str) -> dict[str, str]:
+        """Columns of a snapshot as it is now and their types, in BigQuery's words, in order."""
 
     @abc.abstractmethod
     def _content(self, table: str) -> tuple[int, str]:

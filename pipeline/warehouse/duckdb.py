@@ -14,6 +14,7 @@ from pipeline.warehouse.base import (
     check_bounds,
     content_of,
     identifier,
+    require_columns,
     schema_fingerprint,
 )
 
@@ -25,6 +26,11 @@ CREATE TABLE IF NOT EXISTS snapshots (
 )"""
 
 _BATCH = 10_000
+
+_METHOD = "by the edits' own times: a file has no history"
+
+# DuckDB's types -> BigQuery's, for those that a snapshot has.
+_TYPES = {"VARCHAR": "STRING", "TIMESTAMP WITH TIME ZONE": "TIMESTAMP"}
 
 
 class DuckDBWarehouse(Warehouse):
@@ -92,6 +98,7 @@ class DuckDBWarehouse(Warehouse):
                 rows=rows,
                 checksum=digest,
                 schema_fingerprint=schema_fingerprint(LABEL_COLUMNS),
+                method=_METHOD,
             )
             self._connection.execute(
                 "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -117,16 +124,27 @@ class DuckDBWarehouse(Warehouse):
             rows=count,
             checksum=digest,
             schema_fingerprint=fingerprint,
+            method=_METHOD,
         )
+
+    def _columns(self, table) -> dict[str, str]:
+        try:
+            rows = self._connection.execute(f"DESCRIBE {self._quoted(table)}").fetchall()
+        except duckdb.Error as error:
+            raise self._unreadable(table, _brief(error)) from error
+        return {name: _TYPES.get(kind, kind) for name, kind, *_ in rows}
 
     def _content(self, table) -> tuple[int, str]:
         try:
             return content_of(self._one(queries.content_sums(self.address(table))))
         except PipelineError as error:
-            raise PipelineError(
-                f"snapshot duckdb:{self._database}#{table} is recorded but cannot be read: {error}. A snapshot is "
-                f"never changed or overwritten: {self.RESTORE}"
-            ) from error
+            raise self._unreadable(table, error) from error
+
+    def _unreadable(self, table, error) -> PipelineError:
+        return PipelineError(
+            f"snapshot duckdb:{self._database}#{table} is recorded but cannot be read: {error}. A snapshot is never "
+            f"changed or overwritten: {self.RESTORE}"
+        )
 
     def _load_edits(self):
         """Reads the label file into the temporary table `edits`, every column as its type."""
@@ -141,11 +159,8 @@ class DuckDBWarehouse(Warehouse):
         )
         try:
             relation = self._connection.execute(f"DESCRIBE SELECT * FROM {reader}", [str(self._labels)]).fetchall()
-            missing = [name for name in LABEL_COLUMNS if name not in {row[0] for row in relation}]
-            if missing:
-                raise PipelineError(
-                    f"{self._labels} lacks the column(s) {', '.join(missing)}: it must have {', '.join(LABEL_COLUMNS)}"
-                )
+            # What is text is cast; the names are all that must be right.
+            require_columns({row[0]: LABEL_COLUMNS.get(row[0], row[1]) for row in relation}, str(self._labels))
             columns = ", ".join(
                 f"CAST({name} AS {'TIMESTAMPTZ' if kind == 'TIMESTAMP' else 'VARCHAR'}) AS {name}"
                 for name, kind in LABEL_COLUMNS.items()
@@ -155,11 +170,6 @@ class DuckDBWarehouse(Warehouse):
             )
         except duckdb.Error as error:
             raise PipelineError(f"cannot read the label table {self._labels}: {_brief(error)}") from error
-        row = self._connection.execute(
-            "SELECT COUNT(*) FROM edits WHERE image_id IS NULL OR image_id = '' OR updated_at IS NULL"
-        ).fetchone()
-        if row[0]:
-            raise PipelineError(f"{self._labels} has {row[0]} edit(s) without image_id or updated_at: complete or remove them")
 
     def _one(self, query: str) -> dict:
         """First row of a query inside the connection's own transaction, temporary tables included."""

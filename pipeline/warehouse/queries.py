@@ -22,15 +22,19 @@ _ROW_TEXT = "CONCAT({})".format(
 
 
 def label_bounds(labels: str) -> str:
-    """One row: `edits` (INT64), `first_edit` and `last_edit` (TIMESTAMP) of the label table."""
-    return f"SELECT COUNT(*) AS edits, MIN(updated_at) AS first_edit, MAX(updated_at) AS last_edit FROM {labels}"
+    """One row: `edits` and `incomplete` of these (INT64), `first_edit` and `last_edit` (TIMESTAMP) of the label table."""
+    return f"""
+SELECT COUNT(*) AS edits, COUNTIF(image_id IS NULL OR image_id = '' OR updated_at IS NULL) AS incomplete,
+  MIN(updated_at) AS first_edit, MAX(updated_at) AS last_edit
+FROM {labels}"""
 
 
 def labels_as_of(labels: str) -> str:
     """The labels as they stood at `@as_of`: the newest edit of each image, unless it withdraws it.
 
     RANK and not ROW_NUMBER: of two edits of one image at the same instant neither wins, both stay,
-    and the gate reports the duplicate instead of a coin deciding a label.
+    and the gate reports the duplicate instead of a coin deciding a label. A label that is NULL withdraws nothing: it
+    stays, for the gate to report.
     """
     columns = ", ".join(LABEL_COLUMNS)
     return f"""
@@ -38,7 +42,7 @@ SELECT {columns} FROM (
   SELECT {columns}, RANK() OVER (PARTITION BY image_id ORDER BY updated_at DESC) AS age
   FROM {labels}
   WHERE updated_at < @as_of
-) WHERE age = 1 AND label <> ''"""
+) WHERE age = 1 AND (label IS NULL OR label <> '')"""
 
 
 def content_sums(table: str) -> str:
@@ -86,37 +90,105 @@ FROM (
 )"""
 
 
-def class_counts(snapshot: str) -> str:
-    """`label`, `n`: rows of each class."""
-    return f"SELECT label, COUNT(*) AS n FROM {snapshot} GROUP BY label ORDER BY label"
+# How many offending rows a query gives as examples.
+EXAMPLES = 8
+
+
+def class_counts(labels: str, most: int) -> str:
+    """`label`, `n`, `total`: rows of each label, the `most` commonest first, and of all labels together.
+
+    Bounded, because a column mixed up can make every row a label of its own. A label that is NULL counts as ''.
+
+    Args:
+        labels: Address of a table, or a query in brackets, with a column `label`.
+        most: Most labels that are given.
+    """
+    return f"""
+SELECT label, COUNT(*) AS n, SUM(COUNT(*)) OVER () AS total
+FROM (SELECT COALESCE(label, '') AS label FROM {labels})
+GROUP BY label ORDER BY n DESC, label LIMIT {most}"""
 
 
 def duplicates(snapshot: str) -> str:
-    """`image_id`, `n`, `labels`: images that stand there more than once."""
-    return f"""
-SELECT image_id, COUNT(*) AS n, STRING_AGG(DISTINCT label, ', ' ORDER BY label) AS labels
-FROM {snapshot} GROUP BY image_id HAVING COUNT(*) > 1 ORDER BY image_id"""
+    """`image_id`, `n`, `labels`, `total`: the first images that stand there more than once, and their number."""
+    return _counted(
+        f"""
+  SELECT image_id, COUNT(*) AS n, STRING_AGG(DISTINCT label, ', ' ORDER BY label) AS labels
+  FROM {snapshot} WHERE TRIM(image_id) <> '' GROUP BY image_id HAVING COUNT(*) > 1""",
+        order="image_id",
+    )
 
 
 def orphans(snapshot: str, index: str) -> str:
-    """`image_id`, `label`: rows whose image no shard holds."""
+    """`image_id`, `label`, `total`: the first images that no shard holds, and their number."""
+    return _counted(
+        f"""
+  SELECT s.image_id AS image_id, MIN(s.label) AS label
+  FROM {snapshot} AS s LEFT JOIN {index} AS i ON s.image_id = i.image_id
+  WHERE i.image_id IS NULL AND TRIM(s.image_id) <> '' GROUP BY s.image_id""",
+        order="image_id",
+    )
+
+
+def null_labels(snapshot: str) -> str:
+    """`image_id`, `total`: the first rows whose label is NULL or blank, and their number."""
+    return _counted(f"SELECT image_id FROM {snapshot} WHERE label IS NULL OR TRIM(label) = ''", order="image_id")
+
+
+def null_images(snapshot: str) -> str:
+    """`product_id`, `label`, `total`: the first rows whose image_id is NULL or blank, and their number."""
+    return _counted(
+        f"SELECT product_id, label FROM {snapshot} WHERE image_id IS NULL OR TRIM(image_id) = ''",
+        order="product_id, label",
+    )
+
+
+def straddling(examples_query: str) -> str:
+    """`kind`, `id`, `splits`, `total`: the first products and images in more than one split, and their number."""
+    return _counted(
+        f"""
+  SELECT kind, id, STRING_AGG(DISTINCT split, ', ' ORDER BY split) AS splits
+  FROM (
+    SELECT 'image' AS kind, image_id AS id, split FROM ({examples_query})
+    UNION ALL
+    SELECT 'product' AS kind, product_id AS id, split FROM ({examples_query}) WHERE TRIM(product_id) <> ''
+  )
+  GROUP BY kind, id HAVING COUNT(DISTINCT split) > 1""",
+        order="kind, id",
+    )
+
+
+def split_sizes(examples_query: str) -> str:
+    """`split`, `n`: rows of each split that has any."""
+    return f"SELECT split, COUNT(*) AS n FROM ({examples_query}) GROUP BY split ORDER BY split"
+
+
+def eval_labels(examples_query: str) -> str:
+    """`label`: the labels of the eval split, for `class_counts`."""
+    return f"(SELECT label FROM ({examples_query}) WHERE split = 'eval')"
+
+
+def edits_since(snapshot: str) -> str:
+    """One row: `n` rows edited at or after `@since` (INT64), and `newest`, the last edit of all (TIMESTAMP)."""
+    return f"SELECT COUNTIF(updated_at >= @since) AS n, MAX(updated_at) AS newest FROM {snapshot}"
+
+
+def confusions(snapshot: str, baseline: str) -> str:
+    """`before_label`, `after_label`, `n`, `first_image`, `last_image`, `total`: the commonest changes of label.
+
+    An image counts once, by the label that sorts first where a duplicate gives it several; `total` is the number of all
+    images whose label differs from the baseline snapshot's.
+    """
+    one_label = "SELECT image_id, MIN(label) AS label FROM {} GROUP BY image_id"
     return f"""
-SELECT s.image_id AS image_id, MIN(s.label) AS label
-FROM {snapshot} AS s LEFT JOIN {index} AS i ON s.image_id = i.image_id
-WHERE i.image_id IS NULL GROUP BY s.image_id ORDER BY image_id"""
-
-
-def split_counts(examples_query: str) -> str:
-    """`split`, `label`, `n`: how the classes spread over the splits."""
-    return f"SELECT split, label, COUNT(*) AS n FROM ({examples_query}) GROUP BY split, label ORDER BY split, label"
-
-
-def relabelled(snapshot: str, baseline: str) -> str:
-    """`image_id`, `before`, `after`: images whose label differs from the baseline snapshot's."""
-    return f"""
-SELECT s.image_id AS image_id, MIN(b.label) AS before_label, MIN(s.label) AS after_label
-FROM {snapshot} AS s JOIN {baseline} AS b ON s.image_id = b.image_id
-WHERE s.label <> b.label GROUP BY s.image_id ORDER BY image_id"""
+SELECT before_label, after_label, COUNT(*) AS n, MIN(image_id) AS first_image, MAX(image_id) AS last_image,
+  SUM(COUNT(*)) OVER () AS total
+FROM (
+  SELECT s.image_id AS image_id, b.label AS before_label, s.label AS after_label
+  FROM ({one_label.format(snapshot)}) AS s JOIN ({one_label.format(baseline)}) AS b ON s.image_id = b.image_id
+  WHERE s.label <> b.label
+)
+GROUP BY before_label, after_label ORDER BY n DESC, before_label, after_label LIMIT {EXAMPLES}"""
 
 
 def common_images(snapshot: str, baseline: str) -> str:
@@ -124,3 +196,10 @@ def common_images(snapshot: str, baseline: str) -> str:
     return f"""
 SELECT COUNT(DISTINCT s.image_id) AS n
 FROM {snapshot} AS s JOIN {baseline} AS b ON s.image_id = b.image_id"""
+
+
+def _counted(select: str, order: str) -> str:
+    """The first rows of a query and, as `total` in each, how many it has: counted in the warehouse, however many."""
+    return f"""
+WITH found AS ({select})
+SELECT found.*, (SELECT COUNT(*) FROM found) AS total FROM found ORDER BY {order} LIMIT {EXAMPLES}"""

@@ -50,6 +50,15 @@ class WarehouseConformance:
         assert [image for image, _ in found] == ["b", "c", "d", "e", "e"]
         assert found[2][1] == "it's \"q\", é\n☃"
 
+    def test_a_label_that_is_null_is_left_for_the_gate_to_report(self, open_with):
+        with open_with([*EDITS, ("f", "p6", None, "ana", "2026-03-06T09:00:00Z")])() as warehouse:
+            assert self.labels(warehouse, warehouse.snapshot(NEXT).table)[-1] == ("f", None)
+
+    @pytest.mark.parametrize("edit", [("", "p", "cup", "ana", EDITS[0][4]), (None, "p", "cup", "ana", EDITS[0][4]), ("a", "p", "cup", "ana", None)])
+    def test_edits_of_no_image_or_no_time_are_counted(self, open_with, edit):
+        with open_with([*EDITS, edit])() as warehouse, pytest.raises(PipelineError, match=r"1 edit\(s\) without image_id"):
+            warehouse.snapshot(NEXT)
+
     def test_a_second_call_returns_the_same_snapshot_though_the_labels_moved_on(self, open_with):
         opener = open_with(EDITS)
         with opener() as warehouse:
@@ -127,12 +136,28 @@ class WarehouseConformance:
             before, after = warehouse.snapshot(MONDAY).table, warehouse.snapshot(NEXT).table
             warehouse.load_parquet([index_file(tmp_path, ["b", "c", "e"])], "image_index_y")
             before, after, index = (warehouse.address(name) for name in (before, after, "image_index_y"))
-            assert [row["image_id"] for row in warehouse.rows(queries.orphans(after, index))] == ["d"]
-            assert list(warehouse.rows(queries.duplicates(after))) == [{"image_id": "e", "n": 2, "labels": "cup, hat"}]
-            assert list(warehouse.rows(queries.relabelled(after, before))) == [
-                {"image_id": "c", "before_label": "hat", "after_label": "cup"}
+
+            def rows(query, parameters=None):
+                return list(warehouse.rows(query, parameters))
+
+            strange = EDITS[6][2]
+            assert rows(queries.orphans(after, index)) == [{"image_id": "d", "label": strange, "total": 1}]
+            assert rows(queries.duplicates(after)) == [{"image_id": "e", "n": 2, "labels": "cup, hat", "total": 1}]
+            assert rows(queries.confusions(after, before)) == [
+                {"before_label": "hat", "after_label": "cup", "n": 1, "first_image": "c", "last_image": "c", "total": 1}
             ]
-            assert next(warehouse.rows(queries.common_images(after, before)))["n"] == 2
+            assert rows(queries.common_images(after, before)) == [{"n": 2}]
+            assert rows(queries.null_labels(after)) == rows(queries.null_images(after)) == []
+            assert rows(queries.class_counts(after, 2)) == [
+                {"label": "cup", "n": 2, "total": 5}, {"label": "hat", "n": 2, "total": 5},
+            ]  # fmt: skip
+            since = datetime.datetime(2026, 3, 5, 9, tzinfo=datetime.timezone.utc)
+            newest = datetime.datetime(2026, 3, 6, 9, tzinfo=datetime.timezone.utc)
+            assert rows(queries.edits_since(after), {"since": since}) == [{"n": 3, "newest": newest}]
+            examples = queries.examples(after, index, "product_id", "", 0.3, 0.3)
+            assert sum(row["n"] for row in rows(queries.split_sizes(examples))) == 4
+            assert sum(row["n"] for row in rows(queries.class_counts(queries.eval_labels(examples), 9))) <= 4
+            assert rows(queries.straddling(examples)) == []
 
     def test_loading_the_same_index_twice_is_harmless(self, open_with, tmp_path):
         path = index_file(tmp_path, ["a", "b"])

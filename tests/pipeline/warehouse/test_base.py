@@ -69,7 +69,7 @@ MONDAY = datetime.date(2026, 3, 2)
 
 def first_edit(text) -> dict:
     first = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.timezone.utc)
-    return {"edits": 1, "first_edit": first, "last_edit": first}
+    return {"edits": 1, "incomplete": 0, "first_edit": first, "last_edit": first}
 
 
 def test_an_edit_from_the_last_moment_before_the_day_is_enough():
@@ -90,7 +90,7 @@ def test_a_date_before_the_first_edit_names_the_first_that_works(first, date):
 
 def test_a_label_table_without_edits():
     with pytest.raises(PipelineError, match="the label table labels.csv is empty"):
-        base.check_bounds({"edits": 0, "first_edit": None, "last_edit": None}, "labels.csv", MONDAY)
+        base.check_bounds({"edits": 0, "incomplete": 0, "first_edit": None, "last_edit": None}, "labels.csv", MONDAY)
 
 
 def test_the_fingerprint_knows_names_types_and_order():

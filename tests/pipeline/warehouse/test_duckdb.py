@@ -16,7 +16,7 @@ def write_labels(path, edits, columns=tuple(LABEL_COLUMNS)):
     with open(path, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
-        writer.writerows(edits)
+        writer.writerows(["\\N" if value is None else value for value in edit] for edit in edits)
     return path
 
 
@@ -56,7 +56,13 @@ def test_a_later_edit_of_the_file_changes_no_snapshot(place):
 
 @pytest.mark.parametrize(
     "change",
-    ["UPDATE labels_20260302 SET label = 'hat' WHERE image_id = 'a'", "DELETE FROM labels_20260302", "DROP TABLE labels_20260302"],
+    [
+        "UPDATE labels_20260302 SET label = 'hat' WHERE image_id = 'a'",
+        "DELETE FROM labels_20260302",
+        "DROP TABLE labels_20260302",
+        "ALTER TABLE labels_20260302 ADD COLUMN note VARCHAR",
+        "ALTER TABLE labels_20260302 RENAME COLUMN label TO class",
+    ],
 )
 def test_an_altered_snapshot_is_an_error_that_names_it(place, change):
     with open_warehouse(place) as warehouse:
