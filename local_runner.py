@@ -49,7 +49,21 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--store", default=DEFAULT_STORE, metavar="DIR", help="where runs leave their things (default: store)"
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--override",
+        metavar="RULE[,RULE...]",
+        help="accept the snapshot although these rules of the gate fail; any other that fails still rejects it. Recorded "
+        "with --override-by and --override-reason",
+    )
+    parser.add_argument("--override-by", metavar="NAME", help="who decided so")
+    parser.add_argument("--override-reason", metavar="TEXT", help="why")
+    options = parser.parse_args(arguments)
+    given = [value is not None for value in (options.override, options.override_by, options.override_reason)]
+    if any(given) and not all(given):
+        parser.error(
+            "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
+        )
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,6 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     from pipeline.places import Places
     from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
+    from pipeline.validation.verdict import Override
     from pipeline.warehouse.base import parse_date
 
     date = str(parse_date(options.snapshot_date))
@@ -94,6 +109,10 @@ def _run(options: argparse.Namespace) -> int:
     )
     config = settings.load(options.settings)
     limits = typed.load(Limits, schema / "gate.yaml")
+    override = None
+    if options.override is not None:
+        rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
+        override = Override(rules, options.override_by, options.override_reason)
     # For their errors, which need not wait for the step that meets them.
     read_classes(schema / "schema.pbtxt")
     if not (data / "images").is_dir():
@@ -126,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
             # Now, because the steps before the training use TensorFlow too.
             set_threads(config.training.intra_op_threads, config.training.inter_op_threads)
             progress.end()
-            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune)
+            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune, override)
             local.ProgressDagRunner(run_id, progress).run(pipeline)
         except BaseException:
             progress.close_line()

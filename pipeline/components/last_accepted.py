@@ -37,5 +37,11 @@ def LastAccepted(
     statistics.split_names = acceptance.encode_splits(splits)
     facts.record(
         statistics,
-        {"bootstrap": False, "table": baseline.table, "checksum": baseline.checksum, "accepted_by": baseline.run_id},
+        {
+            "bootstrap": False,
+            "table": baseline.table,
+            "date": baseline.date,
+            "checksum": baseline.checksum,
+            "accepted_by": baseline.run_id,
+        },
     )

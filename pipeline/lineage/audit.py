@@ -6,6 +6,7 @@ import json
 
 from pipeline.errors import PipelineError
 from pipeline.lineage.base import LineageStore, Run
+from pipeline.validation.text import printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,13 @@ def run_facts(run: Run) -> dict:
         "settings": _json(manifest.get("settings")),
         "hyperparameters": (_json(release.get("hyperparameters")) or {}).get("values") if release else None,
         "training": _json(release.get("training")),
-        "gate": {"verdict": gate["verdict"], "bootstrap": bool(gate["bootstrap"]), "rules": _json(gate["findings"])}
+        "gate": {
+            "verdict": gate["verdict"],
+            "bootstrap": bool(gate["bootstrap"]),
+            "rules": _json(gate["findings"]),
+            # Only where there is one: a person's decision, beside what the rules found.
+            **({"override": _json(gate["override"])} if gate.get("override") else {}),
+        }
         if gate
         else None,
         "evaluation": {
@@ -193,6 +200,7 @@ def as_text(day: datetime.date, answers: list[tuple[Serving, dict]]) -> str:
             f"  tuned       {json.dumps(facts['hyperparameters']) if facts['hyperparameters'] else 'no: the values of the settings'}",
             f"  weights     sha256 {facts['release']['weights_sha256']}",
             f"  gate        {facts['gate']['verdict']}",
+            *_override(facts["gate"]),
             f"  evaluation  accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} examples, "
             + (
                 f"against {evaluation['baseline_accuracy']:.3f} of the model that served before"
@@ -202,3 +210,15 @@ def as_text(day: datetime.date, answers: list[tuple[Serving, dict]]) -> str:
         ]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _override(gate: dict) -> list[str]:
+    """Which rules a person overrode, each with what was found and allowed."""
+    override = gate.get("override")
+    if not override:
+        return []
+    return [
+        f"  override    by {printable(override['by'])}: {printable(override['reason'])}",
+        *(f"              {rule}: {printable(gate['rules'][rule])}" for rule in override["rules"]),
+        *(f"              {rule}: did not fail" for rule in override["unused"]),
+    ]

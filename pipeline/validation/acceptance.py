@@ -1,6 +1,6 @@
 """The accepted snapshots: one folder each, written by the gate, read by the next week's baseline.
 
-    accepted/labels_20260302/accepted.json      which snapshot, by which run
+    accepted/labels_20260302/accepted.json      which snapshot, by which run, by which override
     accepted/labels_20260302/statistics/        its TFDV statistics, a folder a split
 """
 
@@ -23,6 +23,7 @@ class Accepted:
         checksum: Its content checksum.
         run_id: The run whose gate accepted it first.
         statistics: Folder of its statistics.
+        override: The override that this run was given (`Verdict.record`), or None.
     """
 
     table: str
@@ -30,6 +31,7 @@ class Accepted:
     checksum: str
     run_id: str
     statistics: str
+    override: dict | None = None
 
 
 def newest_before(folder: str, date: str) -> Accepted | None:
@@ -38,8 +40,15 @@ def newest_before(folder: str, date: str) -> Accepted | None:
     return max(found, key=lambda accepted: accepted.date, default=None)
 
 
-def record(folder: str, table: str, date: str, checksum: str, run_id: str, statistics: str) -> None:
+def record(
+    folder: str, table: str, date: str, checksum: str, run_id: str, statistics: str, override: dict | None = None
+) -> None:
     """Records that a snapshot was accepted; a snapshot that was accepted before stays as it is.
+
+    Args:
+        folder: Folder of the accepted snapshots.
+        table, date, checksum, run_id, override: As in `Accepted`.
+        statistics: Folder of its statistics, which are copied.
 
     Raises:
         PipelineError: A snapshot of that name with another checksum was accepted before.
@@ -55,7 +64,7 @@ def record(folder: str, table: str, date: str, checksum: str, run_id: str, stati
         return
     with files.new_folder(destination) as new:
         shutil.copytree(statistics, new / "statistics")
-        facts = {"table": table, "date": date, "checksum": checksum, "run_id": run_id}
+        facts = {"table": table, "date": date, "checksum": checksum, "run_id": run_id, "override": override}
         (new / "accepted.json").write_text(files.to_json(facts), encoding="utf-8")
 
 

@@ -1,14 +1,16 @@
 """Gathers the facts that the gate judges, from the warehouse and from what TFX's validators wrote."""
 
+import datetime
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from models.classes import parse_classes
 from models.errors import TrainingError
 from pipeline.errors import SettingsError
-from pipeline.validation.rules import Facts
+from pipeline.validation.rules import OTHER, Baseline, Confusion, Drift, Facts, Offenders
+from pipeline.validation.text import shortened
 from pipeline.warehouse import Warehouse, queries
 
 
@@ -54,17 +56,34 @@ def read_anomalies(folder: str, judged: bool = True) -> list[str]:
     return found
 
 
+def read_drift(folder: str) -> list[Drift]:
+    """Reads the divergences that DistributionValidator measured, above their limits or not, by feature."""
+    found = []
+    for path in sorted(pathlib.Path(folder).glob("*/*.pb")):
+        for info in anomalies_pb2.Anomalies.FromString(path.read_bytes()).drift_skew_info:
+            found += [
+                Drift(".".join(info.path.step), measured.value, measured.threshold) for measured in info.drift_measurements
+            ]
+    return sorted(found, key=lambda drift: drift.feature)
+
+
+# How many labels beyond the schema's are counted one by one: a column mixed up can make every row a label of its own.
+_STRANGE_LABELS = 1000
+
+
 def gather(
     warehouse: Warehouse,
     snapshot: str,
     index: str,
     examples_query: str,
     baseline: str | None,
+    baseline_as_of: datetime.datetime | None,
     classes: Sequence[str],
     schema_anomalies: list[str],
     drift_anomalies: list[str],
+    drift: list[Drift],
 ) -> Facts:
-    """Asks the warehouse what the gate must know.
+    """Asks the warehouse what the gate must know. The warehouse counts; what comes back does not grow with the snapshot.
 
     Args:
         warehouse: An open warehouse.
@@ -72,37 +91,74 @@ def gather(
         index: Name of the table that holds the shard index.
         examples_query: The query whose rows became Examples.
         baseline: Name of the last accepted snapshot's table, or None.
+        baseline_as_of: The instant, UTC, before which an edit belongs to it; None without one.
         classes: Classes of the schema.
         schema_anomalies: Texts from `read_anomalies`.
         drift_anomalies: Texts from `read_anomalies`.
+        drift: From `read_drift`.
 
     Returns:
         The facts.
     """
     table, index = warehouse.address(snapshot), warehouse.address(index)
-    counts = {row["label"]: row["n"] for row in warehouse.rows(queries.class_counts(table))}
-    baseline_counts, relabelled, common = None, [], 0
-    if baseline:
-        before = warehouse.address(baseline)
-        baseline_counts = {row["label"]: row["n"] for row in warehouse.rows(queries.class_counts(before))}
-        relabelled = [
-            (row["image_id"], row["before_label"], row["after_label"])
-            for row in warehouse.rows(queries.relabelled(table, before))
-        ]
-        common = next(warehouse.rows(queries.common_images(table, before)))["n"]
+
+    def class_counts(labels: str) -> dict[str, int]:
+        return _class_counts(warehouse.rows(queries.class_counts(labels, len(classes) + _STRANGE_LABELS)))
+
+    def offenders(query: str, text: Callable[[Mapping], str]) -> Offenders:
+        rows = list(warehouse.rows(query))
+        return Offenders(rows[0]["total"] if rows else 0, tuple(text(row) for row in rows))
+
     return Facts(
-        class_counts=counts,
-        eval_counts={
-            row["label"]: row["n"] for row in warehouse.rows(queries.split_counts(examples_query)) if row["split"] == "eval"
-        },
+        class_counts=class_counts(table),
+        eval_counts=class_counts(queries.eval_labels(examples_query)),
+        split_rows={row["split"]: row["n"] for row in warehouse.rows(queries.split_sizes(examples_query))},
         classes=classes,
-        duplicates=[(row["image_id"], row["labels"]) for row in warehouse.rows(queries.duplicates(table))],
-        orphans=[(row["image_id"], row["label"]) for row in warehouse.rows(queries.orphans(table, index))],
-        unknown=[(label, count) for label, count in sorted(counts.items()) if label not in classes],
-        relabelled=relabelled,
-        baseline_counts=baseline_counts,
-        baseline_table=baseline,
-        common_images=common,
+        null_images=offenders(
+            queries.null_images(table), lambda row: f"product {_id(row['product_id'])}, label {_id(row['label'])}"
+        ),
+        null_labels=offenders(queries.null_labels(table), lambda row: _id(row["image_id"])),
+        duplicates=offenders(queries.duplicates(table), lambda row: f"{_id(row['image_id'])}: {_id(row['labels'])}"),
+        orphans=offenders(queries.orphans(table, index), lambda row: f"{_id(row['image_id'])} ({_id(row['label'])})"),
+        straddling=offenders(
+            queries.straddling(examples_query), lambda row: f"{row['kind']} {_id(row['id'])}: {row['splits']}"
+        ),
+        baseline=_baseline(warehouse, table, baseline, baseline_as_of, class_counts) if baseline else None,
         schema_anomalies=schema_anomalies,
         drift_anomalies=drift_anomalies,
+        drift=drift,
     )
+
+
+def _baseline(warehouse, table, baseline, as_of, class_counts) -> Baseline:
+    before = warehouse.address(baseline)
+    edits = next(warehouse.rows(queries.edits_since(table), {"since": as_of}))
+    changes = list(warehouse.rows(queries.confusions(table, before)))
+    return Baseline(
+        table=baseline,
+        as_of=_instant(as_of),
+        class_counts=class_counts(before),
+        relabelled=int(changes[0]["total"]) if changes else 0,
+        confusions=[
+            Confusion(row["before_label"], row["after_label"], row["n"], row["first_image"], row["last_image"])
+            for row in changes
+        ],
+        common_images=next(warehouse.rows(queries.common_images(table, before)))["n"],
+        edits=edits["n"],
+        newest_edit=_instant(edits["newest"]) if edits["newest"] else "",
+    )
+
+
+def _class_counts(rows: Iterable[Mapping]) -> dict[str, int]:
+    rows = list(rows)
+    counts = {row["label"]: row["n"] for row in rows}
+    rest = int(rows[0]["total"]) - sum(counts.values()) if rows else 0
+    return counts | ({OTHER: counts.get(OTHER, 0) + rest} if rest else {})
+
+
+def _instant(instant: datetime.datetime) -> str:
+    return f"{instant.astimezone(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def _id(value: str | None) -> str:
+    return shortened(value) if value and value.strip() else "none"

@@ -1,33 +1,81 @@
 """The rules of the gate: pure functions from the facts of a snapshot to findings.
 
-Each rule compares one figure with one limit of `schema/gate.yaml`. A rule that could not be judged is
-a failure, except drift against a baseline that does not exist in an explicit bootstrap.
+Each rule compares one figure with one limit of `schema/gate.yaml` and has that limit's name. A rule that
+could not be judged is a failure, except one against a baseline that does not exist in an explicit bootstrap.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import pydantic
 
 from pipeline import typed
+from pipeline.validation.text import figure, limit_percent, percent, shortened
+
+SPLITS = ("train", "val", "eval")
+
+OTHER = "(all other labels)"
+"""Where the labels beyond those that are counted one by one are summed up."""
+
+RULES = (
+    "min_rows",
+    "max_rows",
+    "max_row_change",
+    "min_edits",
+    "max_class_share_change",
+    "max_class_divergence",
+    "max_relabelled_share",
+    "max_null_images",
+    "max_null_labels",
+    "max_duplicates",
+    "max_orphans",
+    "max_unknown_labels",
+    "min_class_rows",
+    "min_class_share",
+    "min_class_eval_rows",
+    "min_split_rows",
+    "max_straddling_groups",
+    "example_validator",
+    "distribution_validator",
+)
+"""Names of the rules, in the order of `judge`."""
+
+
+@typed.frozen
+class SplitRows:
+    """Fewest rows of each split; none may be empty."""
+
+    train: int = pydantic.Field(ge=1)
+    val: int = pydantic.Field(ge=1)
+    eval: int = pydantic.Field(ge=1)
 
 
 @typed.frozen
 class Limits:
-    """The limits of the gate, edited by people in `schema/gate.yaml`.
+    """The limits of the gate, edited by people in `schema/gate.yaml`. A figure on its limit passes.
 
     Attributes:
         min_rows: Fewest labels that a week may have.
         max_rows: Most labels that a week may have.
         max_row_change: Change of the number of labels against the last accepted snapshot, relative.
+        min_edits: Fewest labels edited since the last accepted snapshot was taken; withdrawals leave no label
+            and are not counted.
+        max_null_images: Rows without an image id (NULL or blank).
+        max_null_labels: Rows without a label (NULL or blank).
         max_duplicates: Images that stand in the snapshot more than once.
-        max_orphans: Labels whose image no shard holds.
+        max_orphans: Labelled images that no shard holds.
         max_unknown_labels: Labels of a class that the schema does not have.
         min_class_rows: Fewest labels of any class of the schema.
+        min_class_share: Smallest share of the labels of any class of the schema, 0 to 1.
         min_class_eval_rows: Fewest labels of any class in the eval split.
+        min_split_rows: Fewest rows of each split.
+        max_straddling_groups: Products, and images, whose rows stand in more than one split.
         max_class_share_change: Change of any class's share of the labels, in absolute terms
-            (0.05 is five percentage points), against the last accepted snapshot.
+            (0.05 is five percentage points), against the last accepted snapshot: the L-infinity distance.
+        max_class_divergence: Jensen-Shannon divergence (`jensen_shannon`) of the classes from the last accepted
+            snapshot's; it sees many small changes that the rule above does not.
         max_relabelled_share: Share of the images known before whose label changed.
         drift: Feature -> Jensen-Shannon divergence (0 to 1) allowed between this week's train split
             and the last accepted one; DistributionValidator judges it.
@@ -36,12 +84,19 @@ class Limits:
     min_rows: int = pydantic.Field(ge=1)
     max_rows: int = pydantic.Field(ge=1)
     max_row_change: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    min_edits: int = pydantic.Field(ge=0)
+    max_null_images: int = pydantic.Field(ge=0)
+    max_null_labels: int = pydantic.Field(ge=0)
     max_duplicates: int = pydantic.Field(ge=0)
     max_orphans: int = pydantic.Field(ge=0)
     max_unknown_labels: int = pydantic.Field(ge=0)
     min_class_rows: int = pydantic.Field(ge=0)
+    min_class_share: float = pydantic.Field(ge=0, le=1)
     min_class_eval_rows: int = pydantic.Field(ge=0)
+    min_split_rows: SplitRows
+    max_straddling_groups: int = pydantic.Field(ge=0)
     max_class_share_change: float = pydantic.Field(ge=0, le=1)
+    max_class_divergence: float = pydantic.Field(ge=0, le=1)
     max_relabelled_share: float = pydantic.Field(ge=0, le=1)
     drift: dict[str, Annotated[float, pydantic.Field(ge=0, le=1)]] = pydantic.Field(default_factory=dict)
 
@@ -51,41 +106,116 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """What the warehouse and TFX's validators say about a snapshot.
+class Offenders:
+    """Rows that a rule counts: all of them in the warehouse, a few as examples.
 
     Attributes:
-        class_counts: Class -> number of labels.
-        eval_counts: Class -> number of labels in the eval split.
-        classes: Classes of the schema, in its order.
-        duplicates: (image id, labels) of images that stand there more than once.
-        orphans: (image id, label) of labels without an image.
-        unknown: (label, number) of labels that the schema does not have.
-        relabelled: (image id, before, after) against the baseline; empty without one.
-        baseline_counts: Class -> number of labels of the last accepted snapshot; None without one.
-        baseline_table: Its name; None without one.
-        common_images: Images that both snapshots hold.
-        schema_anomalies: What ExampleValidator found, one text each, split and feature first.
-        drift_anomalies: What DistributionValidator found, likewise.
+        count: How many there are.
+        examples: The first of them, one text each.
     """
 
+    count: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Confusion:
+    """Images that went from one label to another: how many, and the first and the last image id."""
+
+    before: str
+    after: str
+    count: int
+    first: str
+    last: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Drift:
+    """One figure of DistributionValidator: Jensen-Shannon divergence of a feature, and what is allowed."""
+
+    feature: str
+    value: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """What the last accepted snapshot was, and how this one differs.
+
+    Attributes:
+        table: Its table.
+        as_of: The instant before which an edit belongs to it, as people write it.
+        class_counts: Class -> number of labels.
+        relabelled: Images whose label differs now.
+        confusions: The commonest of these changes, commonest first.
+        common_images: Images that both snapshots hold.
+        edits: Labels of this snapshot edited at or after `as_of`.
+        newest_edit: When the newest label of this snapshot was edited, likewise; '' when unknown.
+    """
+
+    table: str
+    as_of: str
     class_counts: Mapping[str, int]
-    eval_counts: Mapping[str, int]
-    classes: Sequence[str]
-    duplicates: Sequence[tuple[str, str]]
-    orphans: Sequence[tuple[str, str]]
-    unknown: Sequence[tuple[str, int]]
-    relabelled: Sequence[tuple[str, str, str]]
-    baseline_counts: Mapping[str, int] | None
-    baseline_table: str | None
+    relabelled: int
+    confusions: Sequence[Confusion]
     common_images: int
-    schema_anomalies: Sequence[str]
-    drift_anomalies: Sequence[str]
+    edits: int
+    newest_edit: str
 
     @property
     def rows(self) -> int:
         """Number of labels."""
         return sum(self.class_counts.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What the warehouse and TFX's validators say about a snapshot.
+
+    Attributes:
+        class_counts: Label -> number of rows, the rarest labels of very many summed up as `OTHER`; no label is ''.
+        eval_counts: Class -> number of rows in the eval split.
+        split_rows: Split -> number of rows.
+        classes: Classes of the schema, in its order.
+        null_images: Rows without an image id.
+        null_labels: Rows without a label.
+        duplicates: Images that stand there more than once.
+        orphans: Images that no shard holds.
+        straddling: Products and images that stand in more than one split.
+        baseline: The last accepted snapshot; None without one.
+        schema_anomalies: What ExampleValidator found, one text each, split and feature first.
+        drift_anomalies: What DistributionValidator found, likewise.
+        drift: Every divergence that DistributionValidator measured.
+    """
+
+    class_counts: Mapping[str, int]
+    eval_counts: Mapping[str, int]
+    split_rows: Mapping[str, int]
+    classes: Sequence[str]
+    null_images: Offenders
+    null_labels: Offenders
+    duplicates: Offenders
+    orphans: Offenders
+    straddling: Offenders
+    baseline: Baseline | None
+    schema_anomalies: Sequence[str]
+    drift_anomalies: Sequence[str]
+    drift: Sequence[Drift]
+
+    @property
+    def rows(self) -> int:
+        """Number of labels."""
+        return sum(self.class_counts.values())
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Label -> number of rows, of labels that the schema does not have."""
+        known = set(self.classes)
+        return {
+            label: count
+            for label, count in sorted(self.class_counts.items(), key=lambda item: (-item[1], item[0]))
+            if label not in known and label.strip()
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +242,9 @@ class Finding:
 # How many offending rows a report lists.
 _SHOWN = 8
 
+# How much of a divergence the classes that are named must explain.
+_EXPLAINED = 0.9
+
 
 def judge(facts: Facts, limits: Limits) -> list[Finding]:
     """Judges a snapshot by every rule.
@@ -121,90 +254,186 @@ def judge(facts: Facts, limits: Limits) -> list[Finding]:
         limits: What is allowed.
 
     Returns:
-        One finding for each rule, passed or not, always in the same order.
+        One finding for each of `RULES`, passed or not, in that order.
     """
     return [
-        _rows(facts, limits),
+        Finding(
+            "min_rows", facts.rows >= limits.min_rows, str(facts.rows), f"at least {limits.min_rows}",
+            remedy="the export may be cut short: look at its job, then at the limit",
+        ),
+        Finding(
+            "max_rows", facts.rows <= limits.max_rows, str(facts.rows), f"{limits.max_rows}",
+            remedy="the export may be doubled: look at its job, then at the limit",
+        ),
         *_against_baseline(facts, limits),
-        _listed(
-            "max_duplicates", limits.max_duplicates, [f"{image}: {labels}" for image, labels in facts.duplicates],
+        _counted(
+            "max_null_images", limits.max_null_images, facts.null_images,
+            "the label table, or the view over it, loses image ids: find the edits by product and complete them",
+        ),
+        _counted(
+            "max_null_labels", limits.max_null_labels, facts.null_labels,
+            "set each label by a newer edit; to withdraw an image its label must be empty, not NULL or blank",
+        ),
+        _counted(
+            "max_duplicates", limits.max_duplicates, facts.duplicates,
             "keep one label for each of these images: remove the other edit, or add a newer one",
         ),
-        _listed(
-            "max_orphans", limits.max_orphans, [f"{image} ({label})" for image, label in facts.orphans],
+        _counted(
+            "max_orphans", limits.max_orphans, facts.orphans,
             "correct the image id, add the photograph, or withdraw the label by a newer edit with an empty label",
         ),
-        _listed(
-            "max_unknown_labels", limits.max_unknown_labels, [f"{label!r} on {count} image(s)" for label, count in facts.unknown],
-            "correct the label, or add the class to schema/schema.pbtxt and retrain from a first run",
-            count=sum(count for _, count in facts.unknown),
-        ),
+        _unknown(facts, limits.max_unknown_labels),
         _smallest("min_class_rows", limits.min_class_rows, facts.class_counts, facts.classes),
+        _smallest_share(facts, limits.min_class_share),
         _smallest("min_class_eval_rows", limits.min_class_eval_rows, facts.eval_counts, facts.classes),
+        _splits(facts, limits.min_split_rows),
+        _counted(
+            "max_straddling_groups", limits.max_straddling_groups, facts.straddling,
+            "training would see what the evaluation judges: divide by product (splits.group_by); give each image one product",
+        ),
         _validator("example_validator", facts.schema_anomalies, "see schema/schema.pbtxt for what each feature may hold"),
-        _validator("distribution_validator", facts.drift_anomalies, "compare with the last accepted week; limits are in schema/gate.yaml"),
-    ]
+        _drift(facts, limits),
+    ]  # fmt: skip
 
 
-def _rows(facts: Facts, limits: Limits) -> Finding:
-    return Finding(
-        "min_rows, max_rows",
-        limits.min_rows <= facts.rows <= limits.max_rows,
-        str(facts.rows),
-        f"{limits.min_rows} to {limits.max_rows}",
-        remedy="the export may be cut short or doubled: look at its job, then at the limits",
-    )
+def jensen_shannon(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """Jensen-Shannon divergence of two distributions, base 2: sqrt of it is a metric (Lin 1991, Endres & Schindelin 2003).
+
+    JS(p, q) = (KL(p || m) + KL(q || m)) / 2 with m = (p + q) / 2
+
+    >>> jensen_shannon({"cup": 1, "hat": 1}, {"cup": 5, "hat": 5}), jensen_shannon({"cup": 3}, {"hat": 4})
+    (0.0, 1.0)
+    >>> round(jensen_shannon({"cup": 3, "hat": 1}, {"cup": 1, "hat": 3}), 4)
+    0.1887
+
+    Args:
+        one: Class -> count.
+        other: Class -> count.
+
+    Returns:
+        0 for equal shares to 1 for no class in common. With no count at all on one side only, 1.
+    """
+    return min(1.0, sum(_divergence_by_class(one, other).values()))
+
+
+def _divergence_by_class(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, float]:
+    """Class -> its summand of `jensen_shannon`, never negative."""
+    totals = sum(one.values()), sum(other.values())
+    if not all(totals):
+        return {"": 0.0 if totals[0] == totals[1] else 1.0}
+    summands = {}
+    for label in sorted(one.keys() | other.keys()):
+        p, q = one.get(label, 0) / totals[0], other.get(label, 0) / totals[1]
+        middle = (p + q) / 2
+        summands[label] = max(0.0, sum(share / 2 * math.log2(share / middle) for share in (p, q) if share))
+    return summands
 
 
 def _against_baseline(facts: Facts, limits: Limits) -> list[Finding]:
-    if facts.baseline_counts is None:
-        rules = ("max_row_change", "max_class_share_change", "max_relabelled_share")
+    baseline = facts.baseline
+    if baseline is None:
+        rules = RULES[RULES.index("max_row_change") : RULES.index("max_relabelled_share") + 1]
         return [Finding(rule, True, "no baseline", "judged from the next snapshot on (bootstrap)") for rule in rules]
-    before = sum(facts.baseline_counts.values())
-    change = abs(facts.rows - before) / before
-    shares = {
-        label: facts.class_counts.get(label, 0) / max(facts.rows, 1) - facts.baseline_counts.get(label, 0) / before
-        for label in sorted(facts.class_counts.keys() | facts.baseline_counts.keys())
-    }
-    worst = max(shares, key=lambda label: abs(shares[label]))
-    moved = sorted(
-        (label for label in shares if _exceeds(abs(shares[label]), limits.max_class_share_change)),
-        key=lambda label: -abs(shares[label]),
-    )
-    # Without one image in common this is another table altogether, and nothing can be said of its labels.
-    relabelled = len(facts.relabelled) / facts.common_images if facts.common_images else 1.0
-    confusions: dict[tuple[str, str], int] = {}
-    for _, old, new in facts.relabelled:
-        confusions[old, new] = confusions.get((old, new), 0) + 1
-    top = sorted(confusions.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]
+    change = abs(facts.rows - baseline.rows) / max(baseline.rows, 1)
     return [
         Finding(
             "max_row_change",
             not _exceeds(change, limits.max_row_change),
-            f"{change:.1%} ({before} in {facts.baseline_table}, now {facts.rows})",
-            f"{limits.max_row_change:.1%}",
+            f"{percent(change, limits.max_row_change)} ({baseline.rows} in {baseline.table}, now {facts.rows})",
+            limit_percent(limits.max_row_change),
             remedy="an export may be cut short or doubled; if the change is meant, raise the limit for this week",
         ),
         Finding(
+            "min_edits",
+            baseline.edits >= limits.min_edits,
+            f"{baseline.edits} since {baseline.as_of}",
+            f"at least {limits.min_edits}",
+            (f"the newest edit is of {baseline.newest_edit}",) if baseline.newest_edit else (),
+            remedy="nobody edited, or the export of the labels stands still: look at its job",
+        ),
+        *_classes_moved(facts, baseline, limits),
+        _relabelled(baseline, limits.max_relabelled_share),
+    ]
+
+
+def _classes_moved(facts: Facts, baseline: Baseline, limits: Limits) -> list[Finding]:
+    labels = sorted(facts.class_counts.keys() | baseline.class_counts.keys())
+    before = {label: baseline.class_counts.get(label, 0) / max(baseline.rows, 1) for label in labels}
+    now = {label: facts.class_counts.get(label, 0) / max(facts.rows, 1) for label in labels}
+    moves = {label: now[label] - before[label] for label in labels}
+    worst = max(moves, key=lambda label: abs(moves[label]), default=None)
+    moved = sorted(
+        (label for label in moves if _exceeds(abs(moves[label]), limits.max_class_share_change)),
+        key=lambda label: -abs(moves[label]),
+    )
+    divergence = jensen_shannon(facts.class_counts, baseline.class_counts)
+    return [
+        Finding(
             "max_class_share_change",
-            not moved,
-            f"{shares[worst]:+.1%} ({worst})",
-            f"{limits.max_class_share_change:.1%}",
+            worst is not None and not moved,
+            f"{percent(moves[worst], limits.max_class_share_change, '+')} ({_name(worst)})" if labels else "no labels",
+            limit_percent(limits.max_class_share_change),
             tuple(
-                f"{label}: {facts.baseline_counts.get(label, 0)} of {before} -> {facts.class_counts.get(label, 0)} of {facts.rows}"
+                f"{_name(label)}: {baseline.class_counts.get(label, 0)} of {baseline.rows} -> "
+                f"{facts.class_counts.get(label, 0)} of {facts.rows}"
                 for label in moved[:_SHOWN]
             ),
             remedy="a find-and-replace may have swallowed a class: compare the week's edits by label",
         ),
         Finding(
-            "max_relabelled_share",
-            bool(facts.common_images) and not _exceeds(relabelled, limits.max_relabelled_share),
-            f"{relabelled:.1%} ({len(facts.relabelled)} of {facts.common_images})",
-            f"{limits.max_relabelled_share:.1%}",
-            tuple(f"{old} -> {new}: {count}" for (old, new), count in top),
-            remedy="look at the commonest change first: a single mistake usually explains it",
+            "max_class_divergence",
+            not _exceeds(divergence, limits.max_class_divergence),
+            figure(divergence, limits.max_class_divergence),
+            f"{limits.max_class_divergence:.10g}",
+            tuple(
+                f"{_name(label)}: {before[label]:.1%} of the labels -> {now[label]:.1%}, {100 * moves[label]:+.1f} points"
+                for label in _explaining(_divergence_by_class(facts.class_counts, baseline.class_counts))
+                if label in moves
+            )[:_SHOWN],
+            remedy="the classes are not those of the last accepted week: compare the week's edits by label",
         ),
     ]
+
+
+def _explaining(summands: Mapping[str, float]) -> list[str]:
+    """The classes that explain most of a divergence, largest summand first."""
+    chosen, explained, whole = [], 0.0, sum(summands.values())
+    for label in sorted(summands, key=lambda label: -summands[label]):
+        if explained >= _EXPLAINED * whole:
+            break
+        chosen.append(label)
+        explained += summands[label]
+    return chosen
+
+
+def _relabelled(baseline: Baseline, limit: float) -> Finding:
+    # Without one image in common this is another table altogether, and nothing can be said of its labels.
+    share = baseline.relabelled / baseline.common_images if baseline.common_images else 1.0
+    named = sum(confusion.count for confusion in baseline.confusions)
+    more = (f"and {_images(baseline.relabelled - named)} by rarer changes",) if baseline.relabelled > named else ()
+    return Finding(
+        "max_relabelled_share",
+        bool(baseline.common_images) and not _exceeds(share, limit),
+        f"{percent(share, limit)} ({baseline.relabelled} of {baseline.common_images})",
+        limit_percent(limit),
+        (*(_confusion(confusion) for confusion in baseline.confusions[:_SHOWN]), *more),
+        remedy="look at the commonest change first: a single mistake usually explains it",
+    )
+
+
+def _confusion(confusion: Confusion) -> str:
+    ids = dict.fromkeys(shortened(image) for image in (confusion.first, confusion.last))
+    such = "" if len(ids) == confusion.count else "such as "
+    way = f"went from {_name(confusion.before)} to {_name(confusion.after)}"
+    return f"{_images(confusion.count)} {way} ({such}{', '.join(ids)})"
+
+
+def _images(count: int) -> str:
+    return f"{count} image{'' if count == 1 else 's'}"
+
+
+def _name(label: str) -> str:
+    return shortened(label) if label.strip() else f"no label ({label!r})"
 
 
 def _exceeds(value: float, limit: float) -> bool:
@@ -212,10 +441,20 @@ def _exceeds(value: float, limit: float) -> bool:
     return value > limit + 1e-9
 
 
-def _listed(rule: str, limit: int, offenders: Sequence[str], remedy: str, count: int | None = None) -> Finding:
-    count = len(offenders) if count is None else count
-    more = (f"and {len(offenders) - _SHOWN} more",) if len(offenders) > _SHOWN else ()
-    return Finding(rule, count <= limit, str(count), str(limit), (*offenders[:_SHOWN], *more), remedy)
+def _counted(rule: str, limit: int, offenders: Offenders, remedy: str) -> Finding:
+    shown = offenders.examples[:_SHOWN]
+    more = (f"and {offenders.count - len(shown)} more",) if offenders.count > len(shown) else ()
+    return Finding(rule, offenders.count <= limit, str(offenders.count), str(limit), (*shown, *more), remedy)
+
+
+def _unknown(facts: Facts, limit: int) -> Finding:
+    count = sum(facts.unknown.values())
+    texts = [f"{shortened(label)!r} on {n} image(s)" for label, n in facts.unknown.items()]
+    more = (f"and {len(texts) - _SHOWN} more",) if len(texts) > _SHOWN else ()
+    return Finding(
+        "max_unknown_labels", count <= limit, str(count), str(limit), (*texts[:_SHOWN], *more),
+        "correct the label, or add the class to schema/schema.pbtxt and retrain from a first run",
+    )  # fmt: skip
 
 
 def _smallest(rule: str, limit: int, counts: Mapping[str, int], classes: Sequence[str]) -> Finding:
@@ -231,6 +470,54 @@ def _smallest(rule: str, limit: int, counts: Mapping[str, int], classes: Sequenc
     )
 
 
+def _smallest_share(facts: Facts, limit: float) -> Finding:
+    shares = {label: facts.class_counts.get(label, 0) / max(facts.rows, 1) for label in facts.classes}
+    smallest = min(shares, key=shares.get)
+    short = [label for label in facts.classes if _exceeds(limit, shares[label])]
+    return Finding(
+        "min_class_share",
+        not short,
+        f"{percent(shares[smallest], limit)} ({smallest})",
+        f"at least {limit_percent(limit)}",
+        tuple(f"{label}: {facts.class_counts.get(label, 0)} of {facts.rows}" for label in short[:_SHOWN]),
+        remedy="the others drown this class: find where its labels went, or label more of it",
+    )
+
+
+def _splits(facts: Facts, limits: SplitRows) -> Finding:
+    rows = {split: facts.split_rows.get(split, 0) for split in SPLITS}
+    fewest = {split: getattr(limits, split) for split in SPLITS}
+    uses = {"train": "train on", "val": "stop the training by", "eval": "judge the model by"}
+    details = [
+        f"{split}: {rows[split]}, at least {fewest[split]}"
+        if rows[split]
+        else f"{split} is empty: there is nothing to {uses[split]}"
+        for split in SPLITS
+        if rows[split] < fewest[split]
+    ]
+    return Finding(
+        "min_split_rows",
+        not details,
+        ", ".join(f"{split} {rows[split]}" for split in SPLITS),
+        "at least " + ", ".join(f"{split} {fewest[split]}" for split in SPLITS),
+        tuple(details),
+        remedy="photographs may be missing from the shards, or the shares of `splits` in the settings leave too few rows",
+    )
+
+
 def _validator(rule: str, anomalies: Sequence[str], remedy: str) -> Finding:
     more = (f"and {len(anomalies) - _SHOWN} more",) if len(anomalies) > _SHOWN else ()
-    return Finding(rule, not anomalies, f"{len(anomalies)} anomalies", "0", (*anomalies[:_SHOWN], *more), remedy)
+    count = f"{len(anomalies)} anomal{'y' if len(anomalies) == 1 else 'ies'}"
+    return Finding(rule, not anomalies, count, "0", (*anomalies[:_SHOWN], *more), remedy)
+
+
+def _drift(facts: Facts, limits: Limits) -> Finding:
+    rule = "distribution_validator"
+    judged = _validator(
+        rule, facts.drift_anomalies, "compare with the last accepted week; the limits are under `drift` in schema/gate.yaml"
+    )
+    if facts.baseline is None and judged.passed:
+        return Finding(rule, True, "no baseline", "judged from the next snapshot on (bootstrap)")
+    measured = ", ".join(f"{drift.feature} {figure(drift.value, drift.limit)}" for drift in facts.drift)
+    allowed = ", ".join(f"{feature} {limit:.10g}" for feature, limit in sorted(limits.drift.items()))
+    return dataclasses.replace(judged, value=measured or judged.value, limit=allowed or "no feature is compared")

@@ -130,7 +130,7 @@ def test_the_gate_names_labels_of_a_missing_and_of_a_quarantined_photograph(run,
     cmyk.write_bytes(jpeg("CMYK"))
     status, err = run()
     assert status == 3
-    assert "1 of 11 rules failed (max_orphans)" in err and "max_orphans: 2, allowed: 0" in err
+    assert "1 of 19 rules failed (max_orphans)" in err and "max_orphans: 2, allowed: 0" in err
     for path in (missing, empty):
         assert f"- {path.stem} (" in err
     for path in (grey, cmyk):

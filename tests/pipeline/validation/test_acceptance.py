@@ -43,6 +43,44 @@ def test_the_baseline_is_the_newest_of_an_earlier_date(tmp_path, accept):
     ]  # fmt: skip
 
 
+def test_after_a_missing_week_the_baseline_is_two_weeks_old(tmp_path, accept):
+    accept("2026-03-02")
+    assert newest(tmp_path, "2026-03-16") == "2026-03-02"
+
+
+def test_an_old_date_that_is_run_again_meets_the_baseline_before_its_own_date(tmp_path, accept):
+    for date in ("2026-03-02", "2026-03-09", "2026-03-16", "2026-03-23"):
+        accept(date)
+    assert newest(tmp_path, "2026-03-16") == "2026-03-09"
+    accept("2026-03-16", run_id="again")
+    assert newest(tmp_path, "2026-03-16") == "2026-03-09" and newest(tmp_path, "2026-03-30") == "2026-03-23"
+
+
+def test_two_runs_for_one_date_have_one_baseline(tmp_path, accept):
+    accept("2026-03-02")
+    accept("2026-03-09", run_id="first")
+    assert newest(tmp_path, "2026-03-09") == "2026-03-02"
+    accept("2026-03-09", run_id="second")
+    assert newest(tmp_path, "2026-03-09") == "2026-03-02"
+
+
+def test_the_override_of_an_accepted_snapshot_is_kept_with_it(tmp_path, statistics):
+    folder, override = str(tmp_path / "accepted"), {"rules": ["max_orphans"], "unused": [], "by": "ana", "reason": "é"}
+    acceptance.record(folder, "labels_20260302", "2026-03-02", "c", "run1", str(statistics), override)
+    assert acceptance.newest_before(folder, "2026-03-09").override == override
+    acceptance.record(folder, "labels_20260309", "2026-03-09", "c", "run2", str(statistics))
+    assert acceptance.newest_before(folder, "2026-03-16").override is None
+
+
+def test_a_record_of_before_there_were_overrides_is_read(tmp_path, accept):
+    accept("2026-03-02")
+    path = tmp_path / "accepted" / "labels_20260302" / "accepted.json"
+    content = json.loads(path.read_text())
+    del content["override"]
+    path.write_text(json.dumps(content))
+    assert acceptance.newest_before(str(tmp_path / "accepted"), "2026-03-09").override is None
+
+
 def test_what_is_accepted_keeps_its_facts_and_a_copy_of_its_statistics(tmp_path, accept, statistics):
     accept("2026-03-02")
     (statistics / "Split-train" / "FeatureStats.pb").write_bytes(b"of another run")
