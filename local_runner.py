@@ -9,7 +9,7 @@ Reads data/sample unless --data names another folder, which must hold
     schema/       optional: schema.pbtxt (the classes) and gate.yaml (the limits); else the project's own
 
 Everything that a run leaves behind is under --store. Exit status: 0 done; 1 something a person can mend;
-2 settings that cannot be used; 3 the snapshot was rejected; 4 another run holds the store; 130 interrupted.
+2 settings or a command line that cannot be used; 3 the snapshot was rejected; 4 another run holds the store; 130 interrupted.
 """
 
 import argparse

@@ -25,7 +25,7 @@ def test_a_release_is_told_with_what_went_in_and_came_out(told, tmp_path):
         "run        run-1",
         f"snapshot   labels_20260302, checksum {'5' * 16}, 152 labels",
         "images     199 in shards, 1 in quarantine",
-        "gate       labels_20260302 is accepted: all 11 rules passed (bootstrap: no baseline for drift)",
+        "gate       labels_20260302 is accepted: all 19 rules passed (bootstrap: no baseline for drift)",
         f"           report: {tmp_path}/reports/run-1/gate.html",
         "eval       accuracy 0.750 on 40 photographs, nothing served before; weakest class cup 0.500",
         "blessed    yes",

@@ -66,7 +66,7 @@ SNAPSHOT = {
 }
 SHARDS = {"number": 3, "digest": "d" * 64, "images": 199, "quarantined": 1}
 GATE = {
-    "verdict": "labels_20260302 is accepted: all 11 rules passed",
+    "verdict": "labels_20260302 is accepted: all 19 rules passed",
     "bootstrap": 1,
     "findings": json.dumps({"max_orphans": "0 (allowed: 0)"}),
 }
