@@ -30,6 +30,7 @@ from pipeline.warehouse import LABEL_COLUMNS, Location, open_warehouse
 from tests.cloud import google_apis
 from tests.pipeline.conftest import ROOT
 from tests.pipeline.warehouse.conformance import EDITS, MONDAY, WarehouseConformance, index_file
+from tests.pipeline.warehouse.test_duckdb import write_labels
 
 
 class TestTheEmulator:
@@ -258,6 +259,45 @@ class TestSnapshots:
         assert images == {"b", "c", "d", "e"} and snapshot.method == "clone"
         kept = bigquery.client.get_table(bigquery.address(f"{snapshot.table}_edits"))
         assert (kept.table_type, kept.num_rows) == ("SNAPSHOT", len(EDITS))
+
+    def test_a_view_stands_for_the_label_table_and_the_checksum_is_duckdbs(self, bigquery, location, tmp_path):
+        labels = bigquery.address("labels")
+        bigquery.client.query(f"CREATE VIEW `{bigquery.address('current')}` AS SELECT * FROM `{labels}`").result()
+        snapshot = self.snapshot(dataclasses.replace(location, labels="current"))
+        assert snapshot.method == "by the edits' own times: the source is a view"
+        edits = write_labels(tmp_path / "labels.csv", EDITS)
+        here = Location(kind="duckdb", labels=str(edits), database=str(tmp_path / "w.duckdb"))
+        on_duckdb = self.snapshot(here)
+        for name in ("checksum", "rows", "schema_fingerprint", "as_of"):
+            assert getattr(snapshot, name) == getattr(on_duckdb, name), name
+
+    @pytest.mark.parametrize(
+        "select, words",
+        [
+            ("* EXCEPT (source)", ["lacks the column(s) source", "Columns of other names: none"]),
+            ("* EXCEPT (label), label AS class", ["lacks the column(s) label", "'class'", "Rename them"]),
+            ("* REPLACE (DATE(updated_at) AS updated_at)", ["updated_at of", "is of type DATE and must be TIMESTAMP"]),
+            ("* REPLACE (CAST(1.5 AS NUMERIC) AS label)", ["label of", "is of type NUMERIC and must be STRING", "casts it"]),
+            ("* REPLACE ([label] AS label)", ["is of type ARRAY<STRING> and must be STRING"]),
+        ],
+    )
+    def test_a_label_table_of_other_columns(self, bigquery, location, select, words):
+        other, labels = bigquery.address("other"), bigquery.address("labels")
+        bigquery.client.query(f"CREATE TABLE `{other}` AS SELECT {select} FROM `{labels}`").result()
+        with pytest.raises(PipelineError) as raised:
+            self.snapshot(dataclasses.replace(location, labels="other"))
+        assert "other" in str(raised.value) and all(word in str(raised.value) for word in words)
+        assert bigquery.tables() == ["labels", "other"]
+
+    def test_no_label_table(self, location):
+        with pytest.raises(PipelineError, match="there is no label table .*nowhere: correct warehouse.project"):
+            self.snapshot(dataclasses.replace(location, labels="nowhere"))
+
+    def test_a_table_that_is_no_snapshot_has_its_name(self, bigquery, location):
+        name = bigquery.address("labels_20260302")
+        bigquery.client.query(f"CREATE TABLE `{name}` AS SELECT * FROM `{bigquery.address('labels')}`").result()
+        with pytest.raises(PipelineError, match="labels_20260302 was not made by this pipeline"):
+            self.snapshot(location)
 
     def test_it_has_the_expiry_and_the_labels_of_the_settings(self, bigquery, location):
         location = dataclasses.replace(location, expiry_days=30, table_labels={"team": "shop"})
