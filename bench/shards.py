@@ -271,7 +271,7 @@ def packing() -> dict:
             }
             print(f"{count} photographs: {result[f'{count} photographs']}", flush=True)
         for count in (100_000, 1_000_000):
-            images, shards = _recorded(folder, count)
+            images, shards = recorded(folder / f"images-{count}", folder / f"shards-{count}", count, ShardSettings())
             result[f"{count} photographs, nothing new"] = _command(images, shards)
             print(f"{count} unchanged: {result[f'{count} photographs, nothing new']}", flush=True)
     result["projection"] = _projection(rate, result["1000000 photographs, nothing new"])
@@ -307,14 +307,16 @@ def _linked(folder: pathlib.Path, files: list[bytes], count: int) -> pathlib.Pat
     return folder
 
 
-def _recorded(folder: pathlib.Path, count: int) -> tuple[pathlib.Path, pathlib.Path]:
-    """A folder of `count` files and shards whose index knows them all: packing a million for that would take an hour."""
+def recorded(images: pathlib.Path, shards: pathlib.Path, count: int, settings) -> tuple[pathlib.Path, pathlib.Path]:
+    """Makes a folder of `count` files and shards whose index knows them all: packing a million would take an hour.
+
+    The index is true of the files and of nothing else: the shard that it names is empty.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from pipeline.shards import generations, planning, sharder
 
-    images, shards = folder / f"images-{count}", folder / f"shards-{count}"
     images.mkdir()
     rows = []
     for number in range(count):
@@ -326,12 +328,17 @@ def _recorded(folder: pathlib.Path, count: int) -> tuple[pathlib.Path, pathlib.P
         os.link(part / "p.txt", path)
         rows.append((f"p{number:07d}", str(path)))
     status = {part: os.stat(part / "p.txt") for part in images.iterdir()}
+    rng = np.random.default_rng(3)
     columns = {name: [0] * count for name in planning.INDEX_SCHEMA.names}
-    columns |= {name: [hashlib.sha256(image_id.encode()).hexdigest() for image_id, _ in rows] for name in ("sha256", "source_sha256")}
+    columns |= {
+        name: [hashlib.sha256(image_id.encode()).hexdigest() for image_id, _ in rows] for name in ("sha256", "source_sha256")
+    }
     columns["image_id"], columns["source_uri"] = zip(*rows)
     columns["source_bytes"] = [status[pathlib.Path(uri).parent].st_size for _, uri in rows]
     columns["source_version"] = [status[pathlib.Path(uri).parent].st_mtime_ns for _, uri in rows]
-    packing_json = sharder._packing(ShardSettings())
+    columns |= {"width": rng.integers(256, 385, count), "height": np.full(count, 256), "ordinal": range(count)}
+    columns["bytes"] = rng.integers(12_000, 28_000, count)
+    packing_json = sharder._packing(settings)
     columns |= {"shard": ["shard-0.tfrecord"] * count, "packing": [packing_json] * count}
     generation = pathlib.Path(generations.folder_of(str(shards), 1))
     generation.mkdir(parents=True)
@@ -340,8 +347,8 @@ def _recorded(folder: pathlib.Path, count: int) -> tuple[pathlib.Path, pathlib.P
     (generation / "quarantine.json").write_text("[]")
     counts = dict.fromkeys(("images", "new", "changed", "packed", "gone", "kept", "quarantined", "vanished"), 0)
     manifest = {
-        "format": generations.FORMAT, "number": 1, "digest": "0" * 64, "packing": packing_json, "counts": counts,
-        "settings": dataclasses.asdict(ShardSettings()),
+        "format": generations.FORMAT, "number": 1, "digest": "0" * 64, "packing": packing_json,
+        "counts": counts | {"images": count}, "settings": dataclasses.asdict(settings),
         "shards": {"shard-0.tfrecord": {"records": count, "bytes": 0, "sha256": ""}},
         "index": {"index-00000-of-00001.parquet": ""},
     }  # fmt: skip
