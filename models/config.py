@@ -68,6 +68,8 @@ class TrainingConfig:
         intra_op_threads: Threads inside one operation, 1 to 1024. Other counts give other weights, so it is a setting
             and never the machine's number of cores.
         inter_op_threads: Operations that run at once, decoding included, 1 to 1024.
+        checkpoint_minutes: Least time between two checkpoints within an epoch, 0 (one a step) to 1440; one is made after each
+            epoch in any case. No weight depends on it.
     """
 
     backbone: str = ""
@@ -85,6 +87,7 @@ class TrainingConfig:
     seed: int = Field(default=0, ge=0, lt=2**31)
     intra_op_threads: int = Field(default=12, ge=1, le=1024)
     inter_op_threads: int = Field(default=12, ge=1, le=1024)
+    checkpoint_minutes: float = Field(default=10.0, ge=0, le=1440)
 
     def __post_init__(self):
         if self.frozen_epochs and not self.backbone:

@@ -99,6 +99,14 @@ def read_labelled_split(name: str, patterns: Sequence[str], classes: int) -> Spl
     return Split(name=name, files=files, classes=classes, examples=examples, labelled=True)
 
 
+def digest(split: Split) -> str:
+    """SHA-256 of what is read of a split of label records: which shards by content, and every label."""
+    content = hashlib.sha256()
+    for shard in split.shards:
+        content.update(f"{shard.sha256}:{len(shard.labels)}:".encode() + shard.labels.tobytes())
+    return content.hexdigest()
+
+
 def _expand(name, patterns) -> tuple[str, ...]:
     files = sorted({file for pattern in patterns for file in tf.io.gfile.glob(pattern)})
     if not files:
@@ -153,6 +161,7 @@ def training_dataset(
     epochs: range,
     augmentation: float,
     seed: int,
+    skip_steps: int = 0,
     readers: int = 4,
 ) -> tf.data.Dataset:
     """Batches for all epochs, one epoch after the other without a pause between them.
@@ -167,6 +176,8 @@ def training_dataset(
         epochs: The epochs to read, counted from 0.
         augmentation: Strength, 0 to 1; see `augment`.
         seed: Seed of order and augmentation.
+        skip_steps: Batches of the first of these epochs that are left out, as a training that goes on has had them; they
+            are read and not decoded.
         readers: Shards that are read in parallel; no other order comes of it.
 
     Returns:
@@ -186,7 +197,8 @@ def training_dataset(
         photographs = photographs.shuffle(
             min(split.examples, _SHUFFLE), seed=_fold_int64(seed, epoch, 1), reshuffle_each_iteration=False
         )
-        return photographs.take(each)
+        had = tf.where(tf.equal(epoch, epochs.start), skip_steps * batch_size, 0)
+        return photographs.take(each).skip(tf.cast(had, tf.int64))
 
     def prepared(draws, encoded, shape, label):
         return augment(encoded, shape, image_size, short_side, augmentation, draws), label

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tf_keras
 
 from models import input_pipeline, serving
+from models.checkpoints import Checkpoint
 from models.classes import parse_classes
 from models.config import NetworkConfig, TrainingConfig, with_hyperparameters
 from models.errors import TrainingError
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 FROZEN, UNFROZEN = "frozen", "unfrozen"
 
+_SECONDS_BETWEEN_REPORTS = 30.0
+
 
 def run_fn(fn_args) -> None:
     """Trains on the label records of this week and writes the SavedModel.
@@ -36,7 +39,8 @@ def run_fn(fn_args) -> None:
         fn_args: TFX's FnArgs. Read are
             train_files, eval_files: glob patterns of the label records of train and val;
             schema_path: a schema whose feature `label` has a string domain, the classes in the order of the logits;
-            custom_config: `network`, `training` (the fields of their dataclasses) and `short_side`, pixels;
+            custom_config: `network`, `training` (the fields of their dataclasses), `short_side`, pixels, and if wanted
+                `checkpoints`, the folder where a training that is killed leaves what the next one goes on from;
             hyperparameters: None, or the config of KerasTuner's HyperParameters, which overrides `training`;
             serving_model_dir: where the SavedModel goes;
             model_run_dir: where `training.json`, the record of this training, goes.
@@ -55,7 +59,18 @@ def run_fn(fn_args) -> None:
         "training on %d photographs, %d for validation, %d classes, %.2f million parameters",
         train.examples, val.examples, len(classes), network.parameters / 1e6,
     )  # fmt: skip
-    result = fit(network, train, val, network_config.image_size, short_side, config)
+    checkpoint = None
+    if root := fn_args.custom_config.get("checkpoints"):
+        identity = {
+            "network": dataclasses.asdict(network_config),
+            "training": {**dataclasses.asdict(config), "checkpoint_minutes": None, "backbone": backbone_sha256},
+            "short_side": short_side,
+            "classes": classes,
+            "splits": [input_pipeline.digest(train), input_pipeline.digest(val)],
+            "tensorflow": _tensorflow_facts(),
+        }
+        checkpoint = Checkpoint(root, identity, config.checkpoint_minutes)
+    result = fit(network, train, val, network_config.image_size, short_side, config, checkpoint=checkpoint)
 
     serving.export(network, classes, network_config.image_size, short_side, fn_args.serving_model_dir)
     record = {
@@ -75,6 +90,8 @@ def run_fn(fn_args) -> None:
     tf.io.gfile.makedirs(fn_args.model_run_dir)
     with tf.io.gfile.GFile(posixpath.join(fn_args.model_run_dir, "training.json"), "w") as file:
         file.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
+    if checkpoint:
+        checkpoint.remove()
 
 
 def settings_of(fn_args) -> tuple[NetworkConfig, TrainingConfig, int]:
@@ -183,6 +200,7 @@ def fit(
     short_side: int,
     config: TrainingConfig,
     on_epoch: Callable[[int, dict], None] = lambda epoch, measured: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Result:
     """Trains the network in its phases and leaves the best weights in it.
 
@@ -196,6 +214,8 @@ def fit(
         short_side: Pixels of the shorter side of the stored photographs.
         config: Everything else.
         on_epoch: Called after each epoch with its number, from 1, and what was measured; may raise to end the training.
+        checkpoint: Where the training was left, if it was, and where it is saved: after each epoch, and in longer epochs
+            every `config.checkpoint_minutes`. It ends with the same weights, wherever it was left and how often.
 
     Returns:
         What was measured.
@@ -210,39 +230,79 @@ def fit(
     val_data = input_pipeline.validation_dataset(val, batch_size=config.batch_size, **sizes)
     evaluate = _evaluator(network, val_data.element_spec)
     best, best_weights = None, None
-    phases, epoch, wait, work = [], 0, 0.0, 0.0
+    phases, wait, work = [], 0.0, 0.0
+    left = _Left.off(checkpoint)
+    if left:
+        best, phases, wait, work = left.state["best"], left.state["phases"], left.state["wait"], left.state["work"]
+        best_weights = left.arrays.get("best")
+        _assign(network.weights, left.arrays["network"])
 
     for name, epochs in ((FROZEN, config.frozen_epochs), (UNFROZEN, config.unfrozen_epochs)):
-        if not epochs:
+        if not epochs or left and left.state["phase"] != name and name == FROZEN:
             continue
-        phases.append({"name": name, "epochs": []})
-        first, since_best = epoch, 0
+        train_step, optimizer = _trainer(network, config, backbone=name == UNFROZEN)
+        resumed = left if left and left.state["phase"] == name else None
+        left = None
+        if resumed:
+            _assign(optimizer.variables, resumed.arrays["optimizer"])
+            first, next_epoch, done = (resumed.state[key] for key in ("first", "next_epoch", "step"))
+            losses, since_best, so_far = resumed.state["losses"], resumed.state["since_best"], resumed.state["seconds"]
+            _log.info(
+                "going on where a training was left: epoch %d/%d, step %d/%d", next_epoch, config.epochs, done, steps
+            )
+        else:
+            first = sum(len(phase["epochs"]) for phase in phases)
+            phases.append({"name": name, "epochs": []})
+            next_epoch, done, losses, since_best, so_far = first + 1, 0, [], 0, 0.0
         data = input_pipeline.training_dataset(
             train,
             batch_size=batch_size,
-            epochs=range(first, first + epochs),
+            epochs=range(next_epoch - 1, first + epochs),
+            skip_steps=done,
             augmentation=config.augmentation,
             seed=config.seed,
             **sizes,
         )
-        train_step = _trainer(network, config, backbone=name == UNFROZEN)
         # Traced before the clock starts, as the evaluation is: the first epoch's rate is then training's own.
         train_step.get_concrete_function(*data.element_spec, tf.TensorSpec([], tf.float32), tf.TensorSpec([2], tf.int32))
         peak = config.frozen_learning_rate if name == FROZEN else config.learning_rate
         warmup = 0 if name == FROZEN else round(config.warmup_epochs * steps)
         batches = _Timed(_readable(data, train))
-        for epoch in range(first + 1, first + epochs + 1):
-            epoch_started, losses, waited = time.perf_counter(), [], batches.seconds
-            for step in range((epoch - 1 - first) * steps, (epoch - first) * steps):
-                images, labels = next(batches)
-                rate = learning_rate(step, total=epochs * steps, warmup=warmup, peak=peak)
-                key = tf.constant([config.seed, first * steps + step], tf.int32)
-                losses.append(train_step(images, labels, tf.constant(rate, tf.float32), key))
-            loss = float(np.mean([value.numpy() for value in losses]))
-            seconds = time.perf_counter() - epoch_started
-            work += seconds
-            wait += batches.seconds - waited
 
+        def save(next_epoch, step):
+            state = {
+                "phase": name, "first": first, "next_epoch": next_epoch, "step": step, "since_best": since_best,
+                "losses": [float(value) for value in losses], "seconds": so_far, "best": best, "phases": phases,
+                "wait": wait, "work": work,
+            }  # fmt: skip
+            arrays = {"network": _values(network.weights), "optimizer": _values(optimizer.variables)}
+            checkpoint.save(state, arrays | ({"best": best_weights} if best_weights else {}))
+
+        for epoch in range(next_epoch, first + epochs + 1):
+            epoch_started, told = time.perf_counter(), time.perf_counter()
+            for step in range(done, steps):
+                waited = batches.seconds
+                images, labels = next(batches)
+                wait += batches.seconds - waited
+                in_phase = (epoch - 1 - first) * steps + step
+                rate = learning_rate(in_phase, total=epochs * steps, warmup=warmup, peak=peak)
+                key = tf.constant([config.seed, first * steps + in_phase], tf.int32)
+                losses.append(train_step(images, labels, tf.constant(rate, tf.float32), key))
+                now = time.perf_counter()
+                if now - told >= _SECONDS_BETWEEN_REPORTS:
+                    told, speed = now, (step + 1) * batch_size / (so_far + now - epoch_started)
+                    _log.info(
+                        "epoch %d/%d %s: step %d/%d, %.0f images/s", epoch, config.epochs, name, step + 1, steps, speed
+                    )
+                if checkpoint and step + 1 < steps and checkpoint.due():
+                    so_far += time.perf_counter() - epoch_started
+                    save(epoch, step + 1)
+                    epoch_started = time.perf_counter()
+            loss = float(np.mean([float(value) for value in losses]))
+            seconds = so_far + time.perf_counter() - epoch_started
+            work += seconds
+
+            validation_started = time.perf_counter()
             val_loss, val_accuracy = evaluate(_readable(val_data, val))
             measured = {
                 "epoch": epoch,
@@ -250,25 +310,31 @@ def fit(
                 "val_loss": val_loss,
                 "val_accuracy": val_accuracy,
                 "images_per_second": steps * batch_size / seconds,
-                "seconds": time.perf_counter() - epoch_started,
+                "seconds": seconds + time.perf_counter() - validation_started,
             }
             phases[-1]["epochs"].append(measured)
             _log_epoch(config, name, measured, epochs_left=config.epochs - epoch)
             if not (math.isfinite(loss) and math.isfinite(val_loss)):
+                bad = next((number for number, value in enumerate(losses, 1) if not math.isfinite(float(value))), None)
                 raise Diverged(
-                    f"the loss is no number any more in epoch {epoch} ({name}): lower the learning rate, now {peak:g}"
+                    f"the loss is no number any more in epoch {epoch} ({name}), "
+                    + (f"from step {bad} of {steps} on" if bad else "in validation")
+                    + f": lower the learning rate, now {peak:g}"
                 )
             on_epoch(epoch, measured)
             if best is None or val_loss < best["val_loss"]:
                 best, since_best = measured, 0
-                best_weights = [variable.numpy() for variable in network.weights]
+                best_weights = _values(network.weights)
             else:
                 since_best += 1
-            if since_best >= config.early_stopping_patience:
+            done, losses, so_far = 0, [], 0.0
+            ends_early = since_best >= config.early_stopping_patience
+            if checkpoint:
+                save(first + epochs + 1 if ends_early else epoch + 1, 0)
+            if ends_early:
                 _log.info("no better validation loss for %d epochs: the %s phase ends early", since_best, name)
                 break
-        for variable, value in zip(network.weights, best_weights):
-            variable.assign(value)
+        _assign(network.weights, best_weights)
 
     epochs_run = sum(len(phase["epochs"]) for phase in phases)
     return Result(
@@ -281,6 +347,28 @@ def fit(
         input_wait_share=wait / work,
         seconds=time.perf_counter() - started,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Left:
+    """Where a training was left."""
+
+    state: dict
+    arrays: dict[str, list[np.ndarray]]
+
+    @classmethod
+    def off(cls, checkpoint: Checkpoint | None) -> "_Left | None":
+        found = checkpoint.load() if checkpoint else None
+        return found and cls(*found)
+
+
+def _values(variables) -> list[np.ndarray]:
+    return [variable.numpy() for variable in variables]
+
+
+def _assign(variables, values) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 class Diverged(TrainingError):
@@ -308,7 +396,7 @@ def learning_rate(step: int, *, total: int, warmup: int, peak: float) -> float:
 
 
 def _trainer(network: Classifier, config: TrainingConfig, backbone: bool):
-    """A function of one step; what it trains is fixed, so each phase has its own, with its own optimiser."""
+    """A function of one step, and its optimiser; what it trains is fixed, so each phase has its own."""
     variables = [*(network.backbone.trainable_variables if backbone else ()), *network.head.trainable_variables]
     optimizer = tf_keras.optimizers.AdamW(weight_decay=config.weight_decay)
     # Decay belongs to kernels; on scales and shifts it only fights the batch norm.
@@ -324,7 +412,7 @@ def _trainer(network: Classifier, config: TrainingConfig, backbone: bool):
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
-    return step
+    return step, optimizer
 
 
 def _evaluator(network: Classifier, spec):

@@ -144,7 +144,7 @@ def create_pipeline(
         hyperparameters=hyperparameters,
         train_args=tfx.proto.TrainArgs(splits=["train"]),
         eval_args=tfx.proto.EvalArgs(splits=["val"]),
-        custom_config=training_config,
+        custom_config={**training_config, "checkpoints": places.checkpoints},
     )
 
     # Is the candidate fit to serve? Then it serves, and the ledger says so.

@@ -68,6 +68,11 @@ class Places:
         return self._in_store("serving", "ledger.jsonl")
 
     @property
+    def checkpoints(self) -> str:
+        """Trainings on their way, a folder each; it goes when its training is done."""
+        return self._in_store("checkpoints")
+
+    @property
     def lock(self) -> str:
         """Held while a run uses the store."""
         return self._in_store("lock")
