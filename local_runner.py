@@ -13,6 +13,7 @@ Everything that a run leaves behind is under --store. Exit status: 0 done; 1 som
 """
 
 import argparse
+import datetime
 import logging
 import os
 import pathlib
@@ -57,6 +58,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--override-by", metavar="NAME", help="who decided so")
     parser.add_argument("--override-reason", metavar="TEXT", help="why")
+    parser.add_argument(
+        "--window-end",
+        type=_instant,
+        metavar="INSTANT",
+        help="when the run must be done, such as 2026-03-03T06:00+01:00: training stops in time, with the best weights so far",
+    )
     options = parser.parse_args(arguments)
     given = [value is not None for value in (options.override, options.override_by, options.override_reason)]
     if any(given) and not all(given):
@@ -64,6 +71,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
         )
     return options
+
+
+def _instant(text: str) -> datetime.datetime:
+    try:
+        instant = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no instant: write it as 2026-03-03T06:00+01:00") from error
+    if instant.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} lacks its offset from UTC: write it as {text}+00:00")
+    if instant <= datetime.datetime.now(datetime.timezone.utc):
+        raise argparse.ArgumentTypeError(f"{text!r} is over: name an instant to come")
+    return instant
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -145,7 +164,8 @@ def _run(options: argparse.Namespace) -> int:
             # Now, because the steps before the training use TensorFlow too.
             set_threads(config.training.intra_op_threads, config.training.inter_op_threads)
             progress.end()
-            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune, override)
+            end = options.window_end and options.window_end.timestamp()
+            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune, override, end)
             local.ProgressDagRunner(run_id, progress).run(pipeline)
         except BaseException:
             progress.close_line()

@@ -68,6 +68,7 @@ class TrainingConfig:
         intra_op_threads: Threads inside one operation, 1 to 1024. Other counts give other weights, so it is a setting
             and never the machine's number of cores.
         inter_op_threads: Operations that run at once, decoding included, 1 to 1024.
+        reserve_minutes: Of a window that ends at a given time, what is kept for export, evaluation and release, 0 to 1440.
         checkpoint_minutes: Least time between two checkpoints within an epoch, 0 (one a step) to 1440; one is made after each
             epoch in any case. No weight depends on it.
     """
@@ -87,6 +88,7 @@ class TrainingConfig:
     seed: int = Field(default=0, ge=0, lt=2**31)
     intra_op_threads: int = Field(default=12, ge=1, le=1024)
     inter_op_threads: int = Field(default=12, ge=1, le=1024)
+    reserve_minutes: float = Field(default=45.0, ge=0, le=1440)
     checkpoint_minutes: float = Field(default=10.0, ge=0, le=1440)
 
     def __post_init__(self):

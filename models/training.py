@@ -40,7 +40,8 @@ def run_fn(fn_args) -> None:
             train_files, eval_files: glob patterns of the label records of train and val;
             schema_path: a schema whose feature `label` has a string domain, the classes in the order of the logits;
             custom_config: `network`, `training` (the fields of their dataclasses), `short_side`, pixels, and if wanted
-                `checkpoints`, the folder where a training that is killed leaves what the next one goes on from;
+                `checkpoints`, the folder where a training that is killed leaves what the next one goes on from, and
+                `window_end`, a Unix time: training stops `reserve_minutes` before it;
             hyperparameters: None, or the config of KerasTuner's HyperParameters, which overrides `training`;
             serving_model_dir: where the SavedModel goes;
             model_run_dir: where `training.json`, the record of this training, goes.
@@ -63,14 +64,24 @@ def run_fn(fn_args) -> None:
     if root := fn_args.custom_config.get("checkpoints"):
         identity = {
             "network": dataclasses.asdict(network_config),
-            "training": {**dataclasses.asdict(config), "checkpoint_minutes": None, "backbone": backbone_sha256},
+            "training": {
+                **dataclasses.asdict(config),
+                "backbone": backbone_sha256,
+                # No weight depends on them.
+                "checkpoint_minutes": None,
+                "reserve_minutes": None,
+            },
             "short_side": short_side,
             "classes": classes,
             "splits": [input_pipeline.digest(train), input_pipeline.digest(val)],
             "tensorflow": _tensorflow_facts(),
         }
         checkpoint = Checkpoint(root, identity, config.checkpoint_minutes)
-    result = fit(network, train, val, network_config.image_size, short_side, config, checkpoint=checkpoint)
+    window_end = fn_args.custom_config.get("window_end")
+    result = fit(
+        network, train, val, network_config.image_size, short_side, config,
+        checkpoint=checkpoint, deadline=window_end and window_end - 60 * config.reserve_minutes,
+    )  # fmt: skip
 
     serving.export(network, classes, network_config.image_size, short_side, fn_args.serving_model_dir)
     record = {
@@ -180,6 +191,8 @@ class Result:
         images_per_second: Mean over training, without validation.
         input_wait_share: Share of the training time, 0 to 1, in which the step waited for its batch.
         seconds: The whole training, without the export.
+        stopped_by_window: Whether the window's end stopped it; its last epoch is then shorter than the others, and other
+            weights may come of the same settings.
     """
 
     phases: list[dict]
@@ -190,6 +203,7 @@ class Result:
     images_per_second: float
     input_wait_share: float
     seconds: float
+    stopped_by_window: bool
 
 
 def fit(
@@ -201,6 +215,7 @@ def fit(
     config: TrainingConfig,
     on_epoch: Callable[[int, dict], None] = lambda epoch, measured: None,
     checkpoint: Checkpoint | None = None,
+    deadline: float | None = None,
 ) -> Result:
     """Trains the network in its phases and leaves the best weights in it.
 
@@ -216,12 +231,14 @@ def fit(
         on_epoch: Called after each epoch with its number, from 1, and what was measured; may raise to end the training.
         checkpoint: Where the training was left, if it was, and where it is saved: after each epoch, and in longer epochs
             every `config.checkpoint_minutes`. It ends with the same weights, wherever it was left and how often.
+        deadline: Unix time at which training must be over, its last validation included; what it has learnt by then is
+            judged as an epoch is.
 
     Returns:
         What was measured.
 
     Raises:
-        TrainingError: The data cannot be read, or the loss is no longer a number.
+        TrainingError: The data cannot be read, the loss is no longer a number, or the deadline leaves no time for a step.
     """
     started = time.perf_counter()
     batch_size = min(config.batch_size, train.examples)
@@ -230,15 +247,16 @@ def fit(
     val_data = input_pipeline.validation_dataset(val, batch_size=config.batch_size, **sizes)
     evaluate = _evaluator(network, val_data.element_spec)
     best, best_weights = None, None
-    phases, wait, work = [], 0.0, 0.0
+    phases, wait, work, trained, validation = [], 0.0, 0.0, 0, 0.0
+    stopped = False
     left = _Left.off(checkpoint)
     if left:
-        best, phases, wait, work = left.state["best"], left.state["phases"], left.state["wait"], left.state["work"]
+        best, phases, wait, work, trained = (left.state[key] for key in ("best", "phases", "wait", "work", "trained"))
         best_weights = left.arrays.get("best")
         _assign(network.weights, left.arrays["network"])
 
     for name, epochs in ((FROZEN, config.frozen_epochs), (UNFROZEN, config.unfrozen_epochs)):
-        if not epochs or left and left.state["phase"] != name and name == FROZEN:
+        if not epochs or stopped or left and left.state["phase"] != name and name == FROZEN:
             continue
         train_step, optimizer = _trainer(network, config, backbone=name == UNFROZEN)
         resumed = left if left and left.state["phase"] == name else None
@@ -273,7 +291,7 @@ def fit(
             state = {
                 "phase": name, "first": first, "next_epoch": next_epoch, "step": step, "since_best": since_best,
                 "losses": [float(value) for value in losses], "seconds": so_far, "best": best, "phases": phases,
-                "wait": wait, "work": work,
+                "wait": wait, "work": work, "trained": trained,
             }  # fmt: skip
             arrays = {"network": _values(network.weights), "optimizer": _values(optimizer.variables)}
             checkpoint.save(state, arrays | ({"best": best_weights} if best_weights else {}))
@@ -281,6 +299,9 @@ def fit(
         for epoch in range(next_epoch, first + epochs + 1):
             epoch_started, told = time.perf_counter(), time.perf_counter()
             for step in range(done, steps):
+                if deadline is not None and time.time() + validation > deadline:
+                    stopped = True
+                    break
                 waited = batches.seconds
                 images, labels = next(batches)
                 wait += batches.seconds - waited
@@ -298,19 +319,23 @@ def fit(
                     so_far += time.perf_counter() - epoch_started
                     save(epoch, step + 1)
                     epoch_started = time.perf_counter()
+            if not losses:
+                break
             loss = float(np.mean([float(value) for value in losses]))
+            trained += len(losses) * batch_size
             seconds = so_far + time.perf_counter() - epoch_started
             work += seconds
 
             validation_started = time.perf_counter()
             val_loss, val_accuracy = evaluate(_readable(val_data, val))
+            validation = time.perf_counter() - validation_started
             measured = {
                 "epoch": epoch,
                 "loss": loss,
                 "val_loss": val_loss,
                 "val_accuracy": val_accuracy,
-                "images_per_second": steps * batch_size / seconds,
-                "seconds": seconds + time.perf_counter() - validation_started,
+                "images_per_second": len(losses) * batch_size / seconds,
+                "seconds": seconds + validation,
             }
             phases[-1]["epochs"].append(measured)
             _log_epoch(config, name, measured, epochs_left=config.epochs - epoch)
@@ -328,14 +353,23 @@ def fit(
             else:
                 since_best += 1
             done, losses, so_far = 0, [], 0.0
+            if stopped:
+                break
             ends_early = since_best >= config.early_stopping_patience
             if checkpoint:
                 save(first + epochs + 1 if ends_early else epoch + 1, 0)
             if ends_early:
                 _log.info("no better validation loss for %d epochs: the %s phase ends early", since_best, name)
                 break
+        if best_weights is None:
+            raise TrainingError(
+                "the window leaves no time to train: not one step fits before its end less training.reserve_minutes "
+                f"({config.reserve_minutes:g}). Start earlier, or give a later end"
+            )
         _assign(network.weights, best_weights)
 
+    if stopped:
+        _log.info("the window ends: training stops in epoch %d of %d", sum(len(phase["epochs"]) for phase in phases), config.epochs)
     epochs_run = sum(len(phase["epochs"]) for phase in phases)
     return Result(
         phases=phases,
@@ -343,9 +377,10 @@ def fit(
         val_accuracy=best["val_accuracy"],
         best_epoch=best["epoch"],
         epochs_run=epochs_run,
-        images_per_second=epochs_run * steps * batch_size / work,
+        images_per_second=trained / work,
         input_wait_share=wait / work,
         seconds=time.perf_counter() - started,
+        stopped_by_window=stopped,
     )
 
 

@@ -38,6 +38,7 @@ def create_pipeline(
     snapshot_date: str,
     tune: bool,
     override: Override | None = None,
+    window_end: float | None = None,
 ) -> tfx.dsl.Pipeline:
     """Wires one weekly retrain.
 
@@ -50,6 +51,7 @@ def create_pipeline(
         snapshot_date: Date of its label snapshot, YYYY-MM-DD.
         tune: Whether a Tuner searches for hyperparameters instead of the best known ones being used.
         override: A person's decision that the snapshot passes although it breaks rules, or None.
+        window_end: Unix time by which the run must be done, or None; training stops in time for what comes after it.
 
     Returns:
         The pipeline, for any TFX runner.
@@ -144,7 +146,7 @@ def create_pipeline(
         hyperparameters=hyperparameters,
         train_args=tfx.proto.TrainArgs(splits=["train"]),
         eval_args=tfx.proto.EvalArgs(splits=["val"]),
-        custom_config={**training_config, "checkpoints": places.checkpoints},
+        custom_config={**training_config, "checkpoints": places.checkpoints, "window_end": window_end},
     )
 
     # Is the candidate fit to serve? Then it serves, and the ledger says so.

@@ -4,10 +4,13 @@ import dataclasses
 import doctest
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import subprocess
 import sys
+import time
+import types
 
 import keras_tuner
 import numpy as np
@@ -477,3 +480,33 @@ def test_a_learning_rate_that_is_too_high_is_named(week, tmp_path, unstable_back
     high = {"backbone": path, "learning_rate": 0.5, "warmup_epochs": 0, "batch_size": 64}
     error = refused(week.fn_args(tmp_path, network=settings, training=high), "epoch 1 (unfrozen)", "learning rate", "0.5")
     assert isinstance(error, training.Diverged)
+
+
+def windowed(week, out, monkeypatch, steps, **settings):
+    """Trains in a window in which so many steps fit: a clock that goes on by one a step."""
+    clock = iter(range(1, 1000))
+    monkeypatch.setattr(training, "time", types.SimpleNamespace(time=lambda: next(clock), perf_counter=time.perf_counter))
+    arguments = week.fn_args(out, training={"unfrozen_epochs": 3, "reserve_minutes": 1, **settings})
+    arguments.custom_config["window_end"] = 60 + steps + 0.9
+    training.run_fn(arguments)
+    return json.loads((out / "run" / "training.json").read_text())
+
+
+def test_training_stops_in_time_for_what_comes_after_it(week, tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        record = windowed(week, tmp_path, monkeypatch, steps=6)  # four an epoch
+    assert record["stopped_by_window"] and record["epochs_run"] == 2 and (tmp_path / "serving" / "saved_model.pb").exists()
+    first, second = record["phases"][0]["epochs"]
+    assert first["epoch"] == 1 and second["epoch"] == 2 and record["val_loss"] == min(first["val_loss"], second["val_loss"])
+    assert "the window ends: training stops in epoch 2 of 3" in caplog.text
+
+
+def test_a_window_that_is_wide_enough_changes_nothing(week, tmp_path, monkeypatch, once):
+    record = windowed(week, tmp_path, monkeypatch, steps=900, unfrozen_epochs=2)
+    assert not record["stopped_by_window"] and record["weights_sha256"] == once[0]["weights_sha256"]
+
+
+def test_a_window_without_time_for_a_step(week, tmp_path, monkeypatch):
+    with pytest.raises(TrainingError, match="leaves no time to train: .*reserve_minutes"):
+        windowed(week, tmp_path, monkeypatch, steps=0)
+    assert not (tmp_path / "serving").exists()

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import yaml
 
+import local_runner
 from pipeline import settings
 from tests.pipeline.conftest import ROOT, answers, command
 
@@ -104,3 +105,23 @@ def test_help_tells_the_exit_statuses_and_what_the_data_folder_holds():
     assert done.returncode == 0
     for words in ["images/", "labels.csv", "schema.pbtxt", "Exit status: 0 done", "--tune"]:
         assert words in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("tonight", "'tonight' is no instant"),
+        ("2126-03-03T06:00", "lacks its offset from UTC: write it as 2126-03-03T06:00+00:00"),
+        ("2026-03-03T06:00+01:00", "is over"),
+    ],
+)
+def test_a_windows_end_is_an_instant_to_come(capsys, text, words):
+    with pytest.raises(SystemExit) as raised:
+        local_runner.parse([*DATE, "--window-end", text])
+    assert raised.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_windows_end_is_optional():
+    assert local_runner.parse(DATE).window_end is None
+    end = local_runner.parse([*DATE, "--window-end", "2126-03-03T06:00+01:00"]).window_end
+    assert end.isoformat() == "2126-03-03T06:00:00+01:00"
