@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import math
+import pathlib
 import posixpath
 import time
 from collections.abc import Callable, Mapping
@@ -75,6 +76,7 @@ def run_fn(fn_args) -> None:
             "classes": classes,
             "splits": [input_pipeline.digest(train), input_pipeline.digest(val)],
             "tensorflow": _tensorflow_facts(),
+            "code": _code_digest(),
         }
         checkpoint = Checkpoint(root, identity, config.checkpoint_minutes)
     window_end = fn_args.custom_config.get("window_end")
@@ -519,6 +521,14 @@ def _log_epoch(config, phase, measured, epochs_left):
 def _hyperparameter_values(hyperparameters: Mapping | None) -> dict:
     hyperparameters = hyperparameters or {}
     return dict(hyperparameters.get("values", hyperparameters))
+
+
+def _code_digest() -> str:
+    """SHA-256 of the modules beside this one: a training does not go on with other code than it began with."""
+    content = hashlib.sha256()
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    return content.hexdigest()
 
 
 def _tensorflow_facts() -> dict:

@@ -1,4 +1,4 @@
-"""The commands beside the runners: `python -m pipeline shard | predict | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | plan | predict | audit`."""
 
 import argparse
 import json
@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 
+from pipeline import window
 from pipeline.errors import PipelineError, user_error
 from pipeline.places import DEFAULT_STORE, Places
 from pipeline.shards import commands as commands_of_shards
@@ -21,6 +22,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     commands_of_shards.add_arguments(
         commands.add_parser("shard", help="pack photographs into image shards, prove them, or say what is packed")
     )
+
+    window.add_arguments(commands.add_parser("plan", help="which hardware trains within the window, and for how much"))
 
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
@@ -99,7 +102,7 @@ def _audit_serving(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"shard": commands_of_shards.shard, "predict": _predict, "audit": _audit_serving}
+_COMMANDS = {"shard": commands_of_shards.shard, "plan": window.plan, "predict": _predict, "audit": _audit_serving}
 
 
 if __name__ == "__main__":
