@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import re
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 
+from bench.shards import machine  # noqa: E402
 from pipeline.lineage import audit  # noqa: E402
 from pipeline.lineage.mlmd import MLMDLineage  # noqa: E402
 
@@ -71,7 +71,7 @@ def main() -> int:
     for name in options.series:
         result[name] = {
             "command": " ".join([".venv/bin/python bench/accuracy.py", *sys.argv[1:]]),
-            "machine": _machine(),
+            "machine": machine(),
             "snapshot_date": options.date,
             **_series(name.replace("_", " "), options, *arguments[name]),
         }
@@ -121,11 +121,6 @@ def _run(name: str, settings: dict, seed: int, date: str, python: tuple[str, ...
         flush=True,
     )
     return run
-
-
-def _machine() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}, {platform.platform()}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from PIL import Image
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 
+from bench.shards import machine  # noqa: E402
 from models import records  # noqa: E402
 from pipeline import storage  # noqa: E402
 from pipeline.shards import label_join, tfrecords  # noqa: E402
@@ -73,7 +73,7 @@ def main() -> int:
     result = {
         "command": " ".join([".venv/bin/python bench/label_join.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
+        "machine": machine(),
         "versions": {name: importlib.metadata.version(name) for name in versions},
         "photographs_a_shard": PER_SHARD,
         "joins": [],
@@ -291,11 +291,6 @@ def _memory(field: str) -> int:
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def _machine() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}, {platform.platform()}"
 
 
 if __name__ == "__main__":

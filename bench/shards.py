@@ -64,7 +64,7 @@ def main() -> int:
     result[options.part] = {
         "command": " ".join([".venv/bin/python bench/shards.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
+        "machine": machine(),
         "versions": _versions(),
         **figures,
     }
@@ -491,7 +491,8 @@ def _written(folder, files, tf, records):
     return paths, shards, labels
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Cores, processor and system, for a result."""
     names = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}, {platform.platform()}"
 

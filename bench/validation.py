@@ -13,7 +13,6 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 
-from bench.shards import recorded  # noqa: E402
+from bench.shards import machine, recorded  # noqa: E402
 from pipeline import settings  # noqa: E402
 
 CLASSES = ("bird", "coin", "flower", "hoofed", "produce", "tool", "vehicle")
@@ -52,7 +51,7 @@ def main() -> int:
     result = {
         "command": " ".join([".venv/bin/python bench/validation.py", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
+        "machine": machine(),
         "weeks": [few, many],
         "growth": {
             "rows": many["rows"] / few["rows"],
@@ -130,11 +129,6 @@ def _run(data: pathlib.Path, store: pathlib.Path, date: str) -> dict:
         "output": output,
         "peak_memory_mib": usage.ru_maxrss // 1024,
     }
-
-
-def _machine() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor()}, {platform.platform()}"
 
 
 if __name__ == "__main__":

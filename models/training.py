@@ -192,7 +192,7 @@ class Result:
         epochs_run: Epochs over both phases.
         images_per_second: Mean over training, without validation.
         input_wait_share: Share of the training time, 0 to 1, in which the step waited for its batch.
-        seconds: The whole training, without the export.
+        seconds: The whole training, without the export, what came before it was killed included.
         stopped_by_window: Whether the window's end stopped it; its last epoch is then shorter than the others, and other
             weights may come of the same settings.
     """
@@ -249,11 +249,12 @@ def fit(
     val_data = input_pipeline.validation_dataset(val, batch_size=config.batch_size, **sizes)
     evaluate = _evaluator(network, val_data.element_spec)
     best, best_weights = None, None
-    phases, wait, work, trained, validation = [], 0.0, 0.0, 0, 0.0
+    phases, wait, work, trained, validation, before = [], 0.0, 0.0, 0, 0.0, 0.0
     stopped = False
     left = _Left.off(checkpoint)
     if left:
         best, phases, wait, work, trained = (left.state[key] for key in ("best", "phases", "wait", "work", "trained"))
+        before = left.state["elapsed"]
         best_weights = left.arrays.get("best")
         _assign(network.weights, left.arrays["network"])
 
@@ -293,7 +294,7 @@ def fit(
             state = {
                 "phase": name, "first": first, "next_epoch": next_epoch, "step": step, "since_best": since_best,
                 "losses": [float(value) for value in losses], "seconds": so_far, "best": best, "phases": phases,
-                "wait": wait, "work": work, "trained": trained,
+                "wait": wait, "work": work, "trained": trained, "elapsed": before + time.perf_counter() - started,
             }  # fmt: skip
             arrays = {"network": _values(network.weights), "optimizer": _values(optimizer.variables)}
             checkpoint.save(state, arrays | ({"best": best_weights} if best_weights else {}))
@@ -374,14 +375,14 @@ def fit(
         _log.info("the window ends: training stops in epoch %d of %d", sum(len(phase["epochs"]) for phase in phases), config.epochs)
     epochs_run = sum(len(phase["epochs"]) for phase in phases)
     return Result(
-        phases=phases,
+        phases=[phase for phase in phases if phase["epochs"]],  # the window may end before the first step of one
         val_loss=best["val_loss"],
         val_accuracy=best["val_accuracy"],
         best_epoch=best["epoch"],
         epochs_run=epochs_run,
         images_per_second=trained / work,
         input_wait_share=wait / work,
-        seconds=time.perf_counter() - started,
+        seconds=before + time.perf_counter() - started,
         stopped_by_window=stopped,
     )
 

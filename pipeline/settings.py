@@ -12,6 +12,7 @@ import pydantic
 
 from models.config import NetworkConfig, TrainingConfig, TuningConfig
 from pipeline import typed
+from pipeline.warehouse.base import MAX_QUERY_BYTES
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -52,7 +53,7 @@ class WarehouseSettings:
     labels: str = pydantic.Field(default="labels", pattern=_IDENTIFIER)
     expiry_days: int = pydantic.Field(default=0, ge=0)
     table_labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
-    max_query_bytes: int = pydantic.Field(default=10**12, ge=10 * 2**20)
+    max_query_bytes: int = pydantic.Field(default=MAX_QUERY_BYTES, ge=10 * 2**20)
 
     def __post_init__(self):
         if self.kind == "bigquery" and not (self.project and self.dataset):

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
+from models.config import TrainingConfig
 from pipeline import storage, typed
 from pipeline.errors import PipelineError, SettingsError
 
@@ -78,7 +79,9 @@ class Figures:
     unfrozen_epochs: _Epochs = 2
     frozen_cost: _Part = 0.29
     window_hours: _Hours = 12.0
-    reserve_hours: _number(lambda value: 0 <= value <= 100_000, "hours lie between 0 and 100,000") = 0.75
+    reserve_hours: _number(lambda value: 0 <= value <= 100_000, "hours lie between 0 and 100,000") = (
+        TrainingConfig().reserve_minutes / 60
+    )
     max_workers: _number(
         lambda value: 1 <= value <= BUDGET, f"the budget is 1 to {BUDGET} A100 workers: plan with at most {BUDGET}", int
     ) = BUDGET

@@ -60,18 +60,5 @@ def set_up() -> None:
         bootstrap.say("done: .venv-bigquery/")
 
 
-def main() -> int:
-    """Runs the set-up; returns the exit code."""
-    try:
-        set_up()
-    except (bootstrap.SetupError, OSError) as problem:
-        print(f"set-up: {problem}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nset-up: interrupted; make test starts it again and keeps what was downloaded", file=sys.stderr)
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bootstrap.exit_code(set_up, "make test"))

@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 Version = Tuple[int, ...]
 
@@ -493,19 +493,28 @@ def set_up(wanted: Optional[str]) -> None:
         say("done: .venv/")
 
 
-def main() -> int:
-    """Runs the set-up; returns the exit code."""
+def exit_code(work: Callable[[], None], command: str) -> int:
+    """Does `work`; says on stderr what stopped it, and which command starts it again."""
     try:
-        if sys.version_info < (3, 8):
-            raise SetupError(f"{sys.executable} is Python {text(sys.version_info[:2])}; the set-up needs 3.8 or newer.")
-        set_up(os.environ.get("TFX_LINE") or None)
+        work()
     except (SetupError, OSError) as problem:
         print(f"set-up: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nset-up: interrupted; make setup starts it again and keeps what was downloaded", file=sys.stderr)
+        print(f"\nset-up: interrupted; {command} starts it again and keeps what was downloaded", file=sys.stderr)
         return 130
     return 0
+
+
+def main() -> int:
+    """Runs the set-up; returns the exit code."""
+
+    def work():
+        if sys.version_info < (3, 8):
+            raise SetupError(f"{sys.executable} is Python {text(sys.version_info[:2])}; the set-up needs 3.8 or newer.")
+        set_up(os.environ.get("TFX_LINE") or None)
+
+    return exit_code(work, "make setup")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pydantic
 
 from pipeline import typed
-from pipeline.warehouse.base import LABEL_COLUMNS, Snapshot, Warehouse
+from pipeline.warehouse.base import LABEL_COLUMNS, MAX_QUERY_BYTES, Snapshot, Warehouse
 
 __all__ = ["LABEL_COLUMNS", "Location", "Snapshot", "Warehouse", "open_warehouse"]
 
@@ -28,7 +28,7 @@ class Location:
     dataset: str = ""
     expiry_days: int = 0
     table_labels: dict[str, str] = pydantic.Field(default_factory=dict)
-    max_query_bytes: int = 10**12
+    max_query_bytes: int = MAX_QUERY_BYTES
 
 
 def open_warehouse(location: Location) -> Warehouse:

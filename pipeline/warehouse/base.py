@@ -20,6 +20,9 @@ LABEL_COLUMNS = {
     "updated_at": "TIMESTAMP",
 }
 
+MAX_QUERY_BYTES = 10**12
+"""What one query may read unless the settings say otherwise: some five dollars."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:

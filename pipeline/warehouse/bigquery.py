@@ -50,7 +50,6 @@ class BigQueryWarehouse(Warehouse):
         expiry_days: Days after which BigQuery deletes a snapshot; 0 keeps it.
         table_labels: Labels, in BigQuery's sense, of the tables that are made.
         max_query_bytes: Bytes that a query may read.
-        client: A client to use instead of a new one for `project`.
 
     Raises:
         PipelineError: There are no credentials.
@@ -63,18 +62,17 @@ class BigQueryWarehouse(Warehouse):
         project: str,
         dataset: str,
         labels: str,
-        expiry_days: int = 0,
-        table_labels: Mapping[str, str] | None = None,
-        max_query_bytes: int = 10**12,
-        client: bigquery.Client | None = None,
+        expiry_days: int,
+        table_labels: Mapping[str, str],
+        max_query_bytes: int,
     ):
         self._dataset = f"{project}.{dataset}"
         self._labels = labels
         self._expiry_days = expiry_days
-        self._table_labels = dict(table_labels or {})
+        self._table_labels = dict(table_labels)
         self._max_query_bytes = max_query_bytes
         with _explained("cannot sign in to Google Cloud"):
-            self._client = client or bigquery.Client(project=project)
+            self._client = bigquery.Client(project=project)
 
     def close(self):
         self._client.close()

@@ -31,6 +31,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from tests.cloud import faults
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PROJECT = "acme-products"
@@ -60,15 +62,6 @@ class Call:
     body: bytes = dataclasses.field(repr=False)
 
 
-@dataclasses.dataclass
-class _Rule:
-    where: Callable[[Call], bool]
-    times: int | None
-    status: int = 0
-    late: bool = False
-    action: Callable[[], None] | None = None
-
-
 class GoogleApis:
     """The proxy and what stands behind it, seen from a test.
 
@@ -85,7 +78,7 @@ class GoogleApis:
         self.calls: list[Call] = []
         self.refused: list[str] = []
         self.cuts: list[int] = []
-        self._rules: list[_Rule] = []
+        self._rules = faults.Rules()
         self._folder = folder
         self._lock = threading.Lock()
         (folder / "buckets").mkdir()
@@ -130,7 +123,7 @@ class GoogleApis:
 
     def answer(self, status: int, where: Callable[[Call], bool], times: int | None = None) -> None:
         """From now on answers `status` to the requests for which `where` holds, `times` times or always."""
-        self._rules.append(_Rule(where, times, status=status))
+        self._rules.add(faults.Rule(where, times, status=status))
 
     def drop(self, where: Callable[[Call], bool], times: int | None = None, late: bool = False) -> None:
         """From now on ends the connection of such a request without an answer.
@@ -140,11 +133,11 @@ class GoogleApis:
             times: How often; None for always.
             late: Whether the work is done nevertheless, and the answer stops in the middle.
         """
-        self._rules.append(_Rule(where, times, late=late))
+        self._rules.add(faults.Rule(where, times, late=late))
 
     def before(self, where: Callable[[Call], bool], action: Callable[[], None], times: int | None = 1) -> None:
         """Does `action`, in the thread of the request, before a request for which `where` holds goes on."""
-        self._rules.append(_Rule(where, times, action=action))
+        self._rules.add(faults.Rule(where, times, action=action))
 
     def heal(self) -> None:
         """Forgets all faults and calls, and sets the clock right."""
@@ -152,16 +145,11 @@ class GoogleApis:
         for asked in (self._rules, self.cuts, self.calls, self.refused):
             asked.clear()
 
-    def fault(self, call: Call) -> _Rule | None:
+    def fault(self, call: Call) -> faults.Rule | None:
         """Notes a request and does what was asked for before it; returns its fault, None for none."""
         with self._lock:
             self.calls.append(call)
-            found = [rule for rule in self._rules if rule.where(call)]
-            for rule in found:
-                if rule.times is not None:
-                    rule.times -= 1
-                    if rule.times == 0:
-                        self._rules.remove(rule)
+        found = self._rules.of(call)
         for rule in found:
             if rule.action:
                 rule.action()

@@ -23,6 +23,7 @@ from gcp_storage_emulator import server
 from gcp_storage_emulator.handlers import buckets, objects
 
 from pipeline import storage
+from tests.cloud import faults
 
 _KINDS = {
     objects.ls: "list",
@@ -61,15 +62,6 @@ class Call:
         return f"gs://{self.bucket}/{self.name}"
 
 
-@dataclasses.dataclass
-class _Rule:
-    where: Callable[[Call], bool]
-    times: int | None
-    status: int = 0
-    late: bool = False
-    action: Callable[[], None] | None = None
-
-
 class _Listener(http.server.HTTPServer):
     request_queue_size = 128  # the default of 5 makes the sixth of many threads wait for a second
 
@@ -90,7 +82,7 @@ class Emulator:
         self.calls: list[Call] = []
         self.failures: list[BaseException] = []
         self.page = 1000
-        self._rules: list[_Rule] = []
+        self._rules = faults.Rules()
         # A test's own thread and the server's.
         self._lock = threading.RLock()
         self._storage = server.create_server("127.0.0.1", 0, in_memory=True)._storage
@@ -108,11 +100,11 @@ class Emulator:
             times: How often; None for always.
             late: Whether the work is done nevertheless, as when only the answer got lost.
         """
-        self._rules.append(_Rule(where, times, status=status, late=late))
+        self._rules.add(faults.Rule(where, times, status=status, late=late))
 
     def before(self, where: Callable[[Call], bool], action: Callable[[], None], times: int | None = 1) -> None:
         """Does `action`, which may send none itself, before it answers a request for which `where` holds."""
-        self._rules.append(_Rule(where, times, action=action))
+        self._rules.add(faults.Rule(where, times, action=action))
 
     def heal(self) -> None:
         """Forgets all that `answer` and `before` asked for."""
@@ -195,11 +187,7 @@ class Emulator:
         call = self._call(handler, request)
         self.calls.append(call)
         late = 0
-        for rule in [rule for rule in self._rules if rule.where(call)]:
-            if rule.times is not None:
-                rule.times -= 1
-                if rule.times == 0:
-                    self._rules.remove(rule)
+        for rule in self._rules.of(call):
             if rule.action:
                 rule.action()
             elif rule.late:
