@@ -51,6 +51,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
     parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that train together on this machine, 1 to 4 (default: training.workers of the settings)",
+    )
+    parser.add_argument(
         "--override",
         metavar="RULE[,RULE...]",
         help="accept the snapshot although these rules of the gate fail; any other that fails still rejects it. Recorded "
@@ -127,6 +133,8 @@ def _run(options: argparse.Namespace) -> int:
         schema=str(schema),
     )
     config = settings.load(options.settings)
+    if options.workers is not None:
+        config = settings.with_workers(config, options.workers)
     limits = typed.load(Limits, schema / "gate.yaml")
     override = None
     if options.override is not None:

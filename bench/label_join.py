@@ -33,9 +33,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 
 from bench.shards import machine  # noqa: E402
-from models import records  # noqa: E402
+from models import records, tfrecords  # noqa: E402
 from pipeline import storage  # noqa: E402
-from pipeline.shards import label_join, tfrecords  # noqa: E402
+from pipeline.shards import label_join  # noqa: E402
 
 PER_SHARD = 2000
 CLASSES = tuple(f"class-{number}" for number in range(10))

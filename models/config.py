@@ -44,13 +44,18 @@ class NetworkConfig:
     image_size: int = Field(default=224, ge=32, le=1024)
 
 
+MAX_WORKERS = 4
+"""The budget: the most A100 workers that a training may use."""
+
+
 @pydantic.dataclasses.dataclass(frozen=True, config=_STRICT)
 class TrainingConfig:
     """How the network is trained: first the head on a frozen backbone, then everything.
 
     Attributes:
-        backbone: Checkpoint (.npz, see `models.network.save_backbone`) that the backbone starts from; "" for random
-            weights. A path, or a URI that TensorFlow reads. Whether its shapes fit is only known in training.
+        backbone: What the backbone starts from: a checkpoint (.npz, see `models.network.save_backbone`), or the folder of a
+            SavedModel that this pipeline exported, whose head is left out; "" for random weights. A path, or a URI that
+            TensorFlow reads. Whether its shapes fit is only known in training.
         frozen_epochs: Epochs with a frozen backbone, 0 to 1000. 0 without a backbone: random features teach nothing.
         unfrozen_epochs: Epochs with everything trained, 0 to 1000.
         batch_size: Images a step, 1 to 65536. A train split with fewer images makes one step an epoch.
@@ -68,6 +73,10 @@ class TrainingConfig:
         intra_op_threads: Threads inside one operation, 1 to 1024. Other counts give other weights, so it is a setting
             and never the machine's number of cores.
         inter_op_threads: Operations that run at once, decoding included, 1 to 1024.
+        workers: Processes that train together, 1 to 4 (`MAX_WORKERS`); each takes its share of a batch, so batch_size is a
+            multiple of it. Other counts give other weights, whose losses follow each other.
+        mixed_precision: Whether convolutions compute in bfloat16, which an A100 does several times faster; variables,
+            normalisation of the input, logits and the exported model keep 32 bits.
         reserve_minutes: Of a window that ends at a given time, what is kept for export, evaluation and release, 0 to 1440.
         checkpoint_minutes: Least time between two checkpoints within an epoch, 0 (one a step) to 1440; one is made after each
             epoch in any case. No weight depends on it.
@@ -88,6 +97,8 @@ class TrainingConfig:
     seed: int = Field(default=0, ge=0, lt=2**31)
     intra_op_threads: int = Field(default=12, ge=1, le=1024)
     inter_op_threads: int = Field(default=12, ge=1, le=1024)
+    workers: int = 1
+    mixed_precision: bool = False
     reserve_minutes: float = Field(default=45.0, ge=0, le=1440)
     checkpoint_minutes: float = Field(default=10.0, ge=0, le=1440)
 
@@ -96,10 +107,22 @@ class TrainingConfig:
             raise ValueError(
                 f"training.frozen_epochs {self.frozen_epochs} needs training.backbone: name a checkpoint, or set it to 0"
             )
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise ValueError(
+                f"training.workers {self.workers} must be 1 to {MAX_WORKERS}: {MAX_WORKERS} A100 workers are the budget"
+            )
+        if self.batch_size % self.workers:
+            raise ValueError(
+                f"training.batch_size {self.batch_size} does not divide over training.workers {self.workers}: choose a "
+                f"multiple, such as {-(-self.batch_size // self.workers) * self.workers}"
+            )
         if self.epochs == 0:
             raise ValueError("training.frozen_epochs 0 and training.unfrozen_epochs 0 leave nothing to train")
-        if self.backbone and not self.backbone.endswith(".npz"):
-            raise ValueError(f"training.backbone {self.backbone!r} must be an .npz file, as models.pretrain writes it")
+        if self.backbone.endswith((".h5", ".keras", ".ckpt", ".index", ".pb", ".pt")):
+            raise ValueError(
+                f"training.backbone {self.backbone!r} must be an .npz file, as models.pretrain writes it, or the folder of "
+                "a model that this pipeline exported, which holds saved_model.pb"
+            )
 
     @property
     def epochs(self) -> int:

@@ -8,18 +8,24 @@ that resumes at epoch e reads what an unbroken one does.
     image shards (read in sequence) ─────┴─ zip ─ drop -1 ─ shuffle ─ decode, crop, augment ─ batch
 """
 
+import collections
 import dataclasses
 import hashlib
+import itertools
+import logging
 import math
 import re
+import time
 from collections.abc import Sequence
 from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
 
-from models import records
+from models import records, tfrecords
 from models.errors import TrainingError
+
+_log = logging.getLogger(__name__)
 
 # Shards read in turn, and records taken from each at a time. The order of the data depends on both; readers don't.
 _CYCLE, _BLOCK = 16, 16
@@ -44,6 +50,7 @@ class Split:
         labelled: Whether `files` hold labelled examples; then `shards` is empty.
         files: The TFRecord files, sorted.
         examples: Photographs in the split.
+        starts: Of each shard, the position in the whole split of its first photograph.
     """
 
     name: str
@@ -52,6 +59,40 @@ class Split:
     examples: int
     shards: tuple[records.ShardLabels, ...] = ()
     labelled: bool = False
+    starts: tuple[int, ...] = ()
+
+    def part(self, index: int, count: int) -> "Split":
+        """What one of several workers reads: whole shards, about as many photographs as each of the others.
+
+        Args:
+            index: The worker, from 0.
+            count: Number of workers; 1 gives the split itself. Files of labelled examples cannot be divided.
+
+        Returns:
+            Its part, perhaps empty; the parts of all workers are the split. Photographs keep their positions.
+        """
+        if count == 1:
+            return self
+        if self.labelled:
+            raise ValueError(f"the labelled examples of the {self.name} split cannot be divided over {count} workers")
+        sizes = [_photographs(shard) for shard in self.shards]
+        loads, parts = [0] * count, [[] for _ in range(count)]
+        # The largest first, each to whoever has least: within one small shard of an even division.
+        for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+            worker = loads.index(min(loads))
+            loads[worker] += sizes[number]
+            parts[worker].append(number)
+        mine = sorted(parts[index])
+        return dataclasses.replace(
+            self,
+            examples=loads[index],
+            shards=tuple(self.shards[number] for number in mine),
+            starts=tuple(self.starts[number] for number in mine),
+        )
+
+
+def _photographs(shard: records.ShardLabels) -> int:
+    return int((shard.labels >= 0).sum())
 
 
 def read_split(name: str, patterns: Sequence[str], classes: int) -> Split:
@@ -84,11 +125,16 @@ def read_split(name: str, patterns: Sequence[str], classes: int) -> Split:
     for shard in shards:
         wrong = shard.labels[(shard.labels < records.NOT_IN_SPLIT) | (shard.labels >= classes)]
         if len(wrong):
-            raise TrainingError(f"the label record of {shard.uri} names class {wrong[0]}; the schema has {classes}")
-    examples = sum(int((shard.labels >= 0).sum()) for shard in shards)
+            raise TrainingError(
+                f"the label record of {shard.uri} names class {wrong[0]}; the schema has {classes}, counted from 0: labels "
+                "and schema are of two runs. Run the week again, from LabelJoin on"
+            )
+    *starts, examples = itertools.accumulate((_photographs(shard) for shard in shards), initial=0)
     _require_examples(name, examples)
     _require_shards(shards)
-    return Split(name=name, files=files, classes=classes, examples=examples, shards=tuple(shards))
+    return Split(
+        name=name, files=files, classes=classes, examples=examples, shards=tuple(shards), starts=tuple(starts)
+    )
 
 
 def read_labelled_split(name: str, patterns: Sequence[str], classes: int) -> Split:
@@ -161,12 +207,13 @@ def training_dataset(
     epochs: range,
     augmentation: float,
     seed: int,
+    steps: int | None = None,
     skip_steps: int = 0,
     readers: int = 4,
 ) -> tf.data.Dataset:
     """Batches for all epochs, one epoch after the other without a pause between them.
 
-    Each epoch has `steps_per_epoch` full batches; the photographs left over differ from epoch to epoch.
+    The photographs left over differ from epoch to epoch.
 
     Args:
         split: What to read.
@@ -176,6 +223,7 @@ def training_dataset(
         epochs: The epochs to read, counted from 0.
         augmentation: Strength, 0 to 1; see `augment`.
         seed: Seed of order and augmentation.
+        steps: Batches an epoch; None for `steps_per_epoch`, the most there are.
         skip_steps: Batches of the first of these epochs that are left out, as a training that goes on has had them; they
             are read and not decoded.
         readers: Shards that are read in parallel; no other order comes of it.
@@ -183,7 +231,7 @@ def training_dataset(
     Returns:
         A dataset of (float32 [batch_size, size, size, 3], 0 to 255; int64 [batch_size] class indices).
     """
-    each = steps_per_epoch(split, batch_size) * batch_size
+    each = (steps_per_epoch(split, batch_size) if steps is None else steps) * batch_size
 
     def one_epoch(epoch):
         key = _fold_epoch(seed, epoch)
@@ -250,11 +298,10 @@ def _blocks(split, readers, order):
         return blocks.map(lambda index, block: _labelled_block(index * _BLOCK, block))
 
     labels = tf.RaggedTensor.from_row_lengths(
-        np.concatenate([shard.labels for shard in split.shards]), [len(shard.labels) for shard in split.shards]
+        np.concatenate([np.zeros(0, np.int64), *(shard.labels for shard in split.shards)]), np.array([len(shard.labels) for shard in split.shards], np.int64),
     )
-    uris = tf.constant([shard.uri for shard in split.shards])
-    counts = tf.constant([int((shard.labels >= 0).sum()) for shard in split.shards], tf.int64)
-    starts = tf.cumsum(counts, exclusive=True)
+    uris = tf.constant([shard.uri for shard in split.shards], tf.string)
+    starts = tf.constant(split.starts, tf.int64)
     shards = tf.range(len(split.shards), dtype=tf.int64)
     if order is not None:
         shards = tf.random.experimental.stateless_shuffle(shards, seed=order)
@@ -420,52 +467,212 @@ def plain(error: tf.errors.OpError) -> str:
     return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", lines[0]).strip()
 
 
+# Shards that are looked at in parallel, one record of each in memory: most of the time is spent waiting for storage.
+_LOOKERS = 16
+
+SECONDS_BETWEEN_REPORTS = 30.0
+"""Between two lines that say how far something long has come."""
+
+_NAMED = 3
+
+
 def explain(split: Split) -> str | None:
-    """Looks for what is wrong with a split after reading it failed: reads everything once more, record by record.
+    """Counts what is wrong with a split after reading it failed: reads all of it once more, shard by shard.
 
     Args:
         split: The split.
 
     Returns:
-        What was found, with the name of the shard or file; None when everything is in order.
+        How many shards (or files of labelled examples) are missing, cannot be read, are damaged or altered, with the
+        first three of each; how many records are damaged, or cannot be found behind a damaged one; how many photographs
+        of the split cannot be decoded; the first of each, and what to do. None when everything is in order.
     """
+    noun = "files" if split.labelled else "image shards"
+    sources = [(file, None) for file in split.files] if split.labelled else [(each.uri, each) for each in split.shards]
+    _log.warning("the %s split cannot be read: all of its %d %s are read once more", split.name, len(sources), noun)
+    found, seen, told = [], 0, time.monotonic()
+    with futures.ThreadPoolExecutor(_LOOKERS) as pool:
+        for number, looked in enumerate(pool.map(lambda source: _look_at(*source), sources), start=1):
+            seen += looked.seen
+            if looked.kind or looked.faults:
+                found.append(looked)
+            if time.monotonic() - told >= SECONDS_BETWEEN_REPORTS:
+                told = time.monotonic()
+                _log.info("read %d of %d %s again, found fault with %d", number, len(sources), noun, len(found))
+    if not found:
+        return None
+
+    kinds = {kind: [looked.named for looked in found if looked.kind == kind] for kind in _KINDS}
+    damaged, undecodable = (sum(looked.faults[fault] for looked in found) for fault in (_DAMAGED, _UNDECODABLE))
+    hidden = sum(looked.hidden for looked in found)
+    if split.labelled and damaged and not (kinds["missing"] or kinds["unreadable"]):
+        hidden = max(0, split.examples - seen)
+    text = f"the {split.name} split cannot be read."
+    if any(kinds.values()):
+        counts = [f"{len(names)} {kind} ({_first(names)})" for kind, names in kinds.items() if names]
+        text += f" Of {len(sources)} {noun}: {', '.join(counts)}."
+    if damaged:
+        behind = f", {hidden} more cannot be found behind them" if hidden else ""
+        text += f" Records: {damaged} damaged{behind}; the first {_first_of(found, _DAMAGED)}."
+    if undecodable:
+        text += f" Photographs: {undecodable} cannot be decoded; the first {_first_of(found, _UNDECODABLE)}."
+    if split.labelled:
+        return text + " Write the files again (LabelJoin), from photographs that can be decoded"
+    if kinds["unreadable"]:
+        text += " See to it that storage gives what is unreadable."
+    if kinds["missing"] or kinds["damaged"] or kinds["altered"]:
+        text += " Restore the shards from a backup, or pack the photographs again, into another folder."
+    if any(looked.faults[_UNDECODABLE] and not looked.kind for looked in found):
+        text += " Withdraw the labels of photographs that cannot be decoded though their shard is as it was packed."
+    return text.removesuffix(".")
+
+
+_KINDS = ("missing", "unreadable", "damaged", "altered")
+
+_DAMAGED, _UNDECODABLE = "damaged", "undecodable"
+
+
+@dataclasses.dataclass
+class _Looked:
+    """What is wrong with a shard or file: `kind` (of `_KINDS`, or "") and `why`; and with its records, by fault."""
+
+    uri: str
+    kind: str = ""
+    why: str = ""
+    seen: int = 0
+    hidden: int = 0
+    faults: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    firsts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def named(self):
+        return f"{self.uri}: {self.why}" if self.why else self.uri
+
+
+def _look_at(uri: str, shard: records.ShardLabels | None) -> _Looked:
+    """Reads a shard, or with None a file of labelled examples; decodes the photographs that the split has of it."""
+    looked, fault = _Looked(uri), None
+    try:
+        with tf.io.gfile.GFile(uri, "rb") as file:
+            stream = tfrecords.Digested(file)
+            for number, record in enumerate(tfrecords.survey(stream)):
+                looked.seen += 1
+                wanted = shard is None or (number < len(shard.labels) and shard.labels[number] >= 0)
+                fault, text = _fault(record, number, wanted, _labelled_of if shard is None else _image_of)
+                if fault:
+                    looked.faults[fault] += 1
+                    # Cut: TensorFlow quotes what it cannot parse, a whole photograph perhaps.
+                    looked.firsts.setdefault(fault, f"in {uri}: {text[:300]}")
+    except tf.errors.NotFoundError:
+        looked.kind = "missing"
+        return looked
+    except tf.errors.OpError as error:
+        looked.kind, looked.why = "unreadable", plain(error)
+        return looked
+    if looked.faults[_DAMAGED]:
+        looked.kind = "damaged"
+        if shard is not None and fault == _DAMAGED:  # the last one: where the next begins cannot be known
+            looked.hidden = max(0, len(shard.labels) - looked.seen)
+    elif shard is not None and looked.seen != len(shard.labels):
+        looked.kind = "altered"
+        looked.why = f"it holds {looked.seen} records, its label record is for {len(shard.labels)}"
+    elif shard is not None and stream.sha256 != shard.sha256:
+        looked.kind, looked.why = "altered", "its bytes are not those of its label record's digest"
+    return looked
+
+
+def _fault(record, number, wanted, parse) -> tuple[str, str]:
+    """The fault of a record, or "", and what it is; only a photograph that is `wanted` is decoded."""
+    if isinstance(record, tfrecords.DamagedError):
+        return _DAMAGED, str(record)
+    try:
+        image_id, encoded, height, width = parse(record.payload)
+    except (ValueError, tf.errors.OpError) as error:
+        return _DAMAGED, f"record {number} at byte {record.offset} cannot be parsed: {_reason(error)}"
+    if wanted:
+        try:
+            # As training decodes: other operations take a PNG too, or do not mind a wrong size.
+            _decode(encoded, [0, 0, height, width])
+        except (ValueError, tf.errors.OpError) as error:
+            return _UNDECODABLE, f"photograph {image_id}, record {number}, is no JPEG that can be decoded: {_reason(error)}"
+    return "", ""
+
+
+def _reason(error):
+    return plain(error) if isinstance(error, tf.errors.OpError) else str(error)
+
+
+def _image_of(payload):
+    row = records.decode_image(payload)
+    return row["image_id"], row["encoded"], row["height"], row["width"]
+
+
+def _labelled_of(payload):
+    row = records.parse_labelled(payload)
+    height, width = (int(row[name]) for name in ("image/height", "image/width"))
+    return row["image_id"].numpy().decode(errors="replace"), row["image/encoded"], height, width
+
+
+def _first(names, limit=_NAMED):
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _first_of(found, fault):
+    return next(looked.firsts[fault] for looked in found if fault in looked.firsts)
+
+
+def class_counts(split: Split) -> np.ndarray:
+    """Counts the photographs of each class; labelled examples are read for it.
+
+    Args:
+        split: The split.
+
+    Returns:
+        int64 [classes].
+
+    Raises:
+        TrainingError: A file of labelled examples cannot be read, or names a class that the schema does not have.
+    """
+    counts = np.zeros(split.classes, np.int64)
+    for shard in split.shards:
+        counts += np.bincount(shard.labels[shard.labels >= 0], minlength=split.classes)
     if split.labelled:
         for file in split.files:
-            problem = _first_problem(file, records.parse_labelled)
-            if problem:
-                return f"{file}: {problem}"
-        return None
-    for shard in split.shards:
-        problem = _first_problem(shard.uri, records.parse_image, len(shard.labels))
-        if problem is None and _sha256(shard.uri) != shard.sha256:
-            problem = "its bytes are not those of its label record's digest"
-        if problem:
-            return f"image shard {shard.uri}: {problem}. Restore the shard, or pack the photographs again"
-    return None
+            counts += np.bincount(_label_indices(file, split), minlength=split.classes)
+    return counts
 
 
-def _first_problem(file, parse, count=None):
-    read = 0
+def _label_indices(file, split):
+    only = {"label_index": tf.io.FixedLenFeature([], tf.int64)}
+    batches = tf.data.TFRecordDataset(file).batch(256).map(lambda rows: tf.io.parse_example(rows, only)["label_index"])
     try:
-        for record in tf.data.TFRecordDataset(file):
-            row = parse(record)
-            try:
-                tf.io.decode_jpeg(row["image/encoded"], channels=3)
-            except tf.errors.OpError as error:
-                return f"photograph {row['image_id'].numpy().decode()}, record {read}, is no JPEG: {plain(error)}"
-            read += 1
-    except tf.errors.NotFoundError:
-        return "it does not exist"
+        indices = np.concatenate([np.zeros(0, np.int64), *batches.as_numpy_iterator()])
     except tf.errors.OpError as error:
-        return f"record {read} is damaged: {plain(error)}"
-    if count is not None and read != count:
-        return f"it holds {read} records, its label record is for {count}"
-    return None
+        raise TrainingError(f"{file}, of the {split.name} split, cannot be read: {plain(error)}. Write it again") from error
+    wrong = indices[(indices < 0) | (indices >= split.classes)]
+    if len(wrong):
+        raise TrainingError(
+            f"{file}, of the {split.name} split, names class {wrong[0]}; the schema has {split.classes}, counted from 0: "
+            "labels and schema are of two runs. Run the week again, from LabelJoin on"
+        )
+    return indices
 
 
-def _sha256(path):
-    digest = hashlib.sha256()
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest()
+def require_every_class(split: Split, classes: Sequence[str]) -> None:
+    """Makes sure that there is something to learn of each class.
+
+    Args:
+        split: The split.
+        classes: Names of the classes, in the order of the indices.
+
+    Raises:
+        TrainingError: Classes have no photograph in the split; it names the first ten. Or see `class_counts`.
+    """
+    absent = [repr(name) for name, count in zip(classes, class_counts(split), strict=True) if not count]
+    if absent:
+        raise TrainingError(
+            f"the {split.name} split has no photograph of {len(absent)} of {len(classes)} classes: {_first(absent, 10)}. "
+            f"Remove {'it' if len(absent) == 1 else 'them'} from schema/schema.pbtxt, or label photographs of "
+            f"{'it' if len(absent) == 1 else 'them'}"
+        )

@@ -3,8 +3,12 @@
 ResNet v1.5: He et al., https://arxiv.org/abs/1512.03385, with a stage's stride in its 3x3 convolution; the last scale
 of each residual branch starts at zero (Goyal et al., https://arxiv.org/abs/1706.02677). The backbone can be loaded
 from a checkpoint and run frozen, its batch statistics included.
+
+Under the policy mixed_bfloat16 the convolutions compute in 16 bits; pixels are normalised, features pooled and logits
+computed in 32, which variables have in any case.
 """
 
+import hashlib
 import io
 import json
 import zipfile
@@ -14,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from models import saved_weights
 from models.config import NetworkConfig
 from models.errors import TrainingError
 
@@ -29,8 +34,8 @@ class Classifier(tf.Module):
     """Photographs to logits.
 
     Attributes:
-        backbone: Keras model: float [batch, size, size, 3], 0 to 255 -> pooled features, float [batch, channels].
-        head: Keras layer: features -> logits, float [batch, classes].
+        backbone: Keras model: float [batch, size, size, 3], 0 to 255 -> pooled features, float32 [batch, channels].
+        head: Keras layer: features -> logits, float32 [batch, classes].
     """
 
     def __init__(self, config: NetworkConfig, classes: int, seed: int):
@@ -45,7 +50,10 @@ class Classifier(tf.Module):
         self.backbone = resnet(config, seed)
         # Near zero: the first steps teach the head and leave the backbone alone.
         self.head = tf_keras.layers.Dense(
-            classes, name="head", kernel_initializer=tf_keras.initializers.RandomNormal(0.0, 0.01, _seed(seed, "head"))
+            classes,
+            name="head",
+            kernel_initializer=tf_keras.initializers.RandomNormal(0.0, 0.01, _seed(seed, "head")),
+            dtype="float32",
         )
         self.head.build(self.backbone.output_shape)
 
@@ -63,7 +71,7 @@ class Classifier(tf.Module):
                 same ones.
 
         Returns:
-            float [batch, classes].
+            float32 [batch, classes].
         """
         features = self.backbone(images, training=train_backbone)
         if dropout:
@@ -91,7 +99,7 @@ def resnet(config: NetworkConfig, seed: int) -> tf_keras.Model:
             construction nor what ran before matters.
 
     Returns:
-        A model: float [batch, size, size, 3], 0 to 255 -> float [batch, channels], where channels is
+        A model: float [batch, size, size, 3], 0 to 255 -> float32 [batch, channels], where channels is
         width * 2 ** (stages - 1), times 4 with bottlenecks.
     """
     images = tf_keras.Input((config.image_size, config.image_size, 3), name="images")
@@ -99,6 +107,7 @@ def resnet(config: NetworkConfig, seed: int) -> tf_keras.Model:
         scale=[1 / deviation for deviation in DEVIATION],
         offset=[-mean / deviation for mean, deviation in zip(MEAN, DEVIATION)],
         name="normalise",
+        dtype="float32",
     )(images)
     x = _convolution(x, config.width, kernel=7, stride=2, name="stem", seed=seed)
     x = tf_keras.layers.ReLU(name="stem_relu")(x)
@@ -113,7 +122,7 @@ def resnet(config: NetworkConfig, seed: int) -> tf_keras.Model:
                 name=f"stage{stage + 1}_block{index + 1}",
                 seed=seed,
             )
-    features = tf_keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    features = tf_keras.layers.GlobalAveragePooling2D(name="pool", dtype="float32")(x)
     return tf_keras.Model(images, features, name="backbone")
 
 
@@ -187,31 +196,23 @@ def save_backbone(backbone: tf_keras.Model, path: str, about: dict, dtype=np.flo
         file.write(content.getvalue())
 
 
-def load_backbone(backbone: tf_keras.Model, path: str) -> bytes:
-    """Fills a backbone from a checkpoint of `save_backbone`.
+def load_backbone(backbone: tf_keras.Model, path: str) -> str:
+    """Fills a backbone from a checkpoint: a file of `save_backbone`, or an earlier model without its head.
 
     Args:
         backbone: The model that `resnet` made.
-        path: The checkpoint.
+        path: The file, .npz; anything else is the folder of a SavedModel that `models.serving.export` wrote. A path, or
+            a URI that TensorFlow reads.
 
     Returns:
-        The checkpoint's bytes, for its digest.
+        Digest, in hex: SHA-256 of the file; of a SavedModel, `saved_weights.digest` of all its weights, head included,
+        so that it is the `weights_sha256` of the training that the model came from.
 
     Raises:
-        TrainingError: There is no such file, it is no checkpoint, or a layer of it does not fit the network.
+        TrainingError: There is nothing at the path, it is no checkpoint, or a layer of it does not fit the network.
     """
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
-    except tf.errors.OpError as error:
-        raise TrainingError(f"training.backbone {path} cannot be read: {error.message}") from error
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise TrainingError(f"training.backbone {path} is no checkpoint of models.pretrain: {error}") from error
-    arrays.pop("about", None)
-    remedy = "use the network settings that it was pretrained with, or pretrain another one (python -m models.pretrain)"
+    arrays, digest = _read_file(path) if path.endswith(".npz") else _read_saved_model(path)
+    remedy = "use the network settings that it was made with, or pretrain another one (python -m models.pretrain)"
     # Everything is compared before anything is assigned: a misfit leaves the network as it was.
     for variable in backbone.weights:
         name = _name(variable)
@@ -227,7 +228,43 @@ def load_backbone(backbone: tf_keras.Model, path: str) -> bytes:
         raise TrainingError(f"training.backbone {path} has a layer {surplus[0]}, which the network lacks: {remedy}")
     for variable in backbone.weights:
         variable.assign(arrays[_name(variable)].astype(np.float32))
-    return content
+    return digest
+
+
+def _read_file(path):
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.OpError as error:
+        raise TrainingError(f"training.backbone {path} cannot be read: {error.message}") from error
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise TrainingError(f"training.backbone {path} is no checkpoint of models.pretrain: {error}") from error
+    arrays.pop("about", None)
+    return arrays, hashlib.sha256(content).hexdigest()
+
+
+def _read_saved_model(path):
+    try:
+        weights = dict(saved_weights.read(path))
+    except tf.errors.NotFoundError as error:
+        raise TrainingError(
+            f"training.backbone {path} is neither an .npz file nor a model that this pipeline exported, which has "
+            "variables/variables.index: name the folder that holds saved_model.pb"
+        ) from error
+    except tf.errors.OpError as error:
+        raise TrainingError(f"training.backbone {path} cannot be read: {error.message}") from error
+    arrays = {saved_weights.name(key): value for key, value in weights.items()}
+    # Built outside a model, the head's variables are named without a layer.
+    arrays = {name: value for name, value in arrays.items() if "/" in name}
+    if not arrays:
+        raise TrainingError(
+            f"training.backbone {path} is a SavedModel, but not of this pipeline: name one that it exported, or an .npz "
+            "file of models.pretrain"
+        )
+    return arrays, saved_weights.digest(weights.items())
 
 
 def _name(variable: tf.Variable) -> str:

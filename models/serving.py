@@ -9,13 +9,11 @@
 Both prepare a photograph as training did. EXIF orientation is not applied: send photographs upright.
 """
 
-import hashlib
-import posixpath
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from models import records
+from models import records, saved_weights
 from models.network import Classifier
 
 # Width times height above which a request is refused before a pixel is decoded: 300 MB of RGB.
@@ -133,12 +131,4 @@ def weights_digest(saved_model_dir: str) -> str:
     Returns:
         SHA-256, in hex, over name, type, shape and bytes of each variable, sorted by name.
     """
-    reader = tf.train.load_checkpoint(posixpath.join(saved_model_dir, "variables", "variables"))
-    digest = hashlib.sha256()
-    for name in sorted(reader.get_variable_to_shape_map()):
-        if not name.startswith("weights/"):
-            continue  # the object graph and the checkpoint's own counters
-        value = reader.get_tensor(name)
-        digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
+    return saved_weights.digest(saved_weights.read(saved_model_dir))

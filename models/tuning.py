@@ -11,7 +11,7 @@ import keras_tuner
 import pydantic
 from tfx import v1 as tfx
 
-from models import input_pipeline, training
+from models import input_pipeline, loop, training
 from models.config import TUNED, TrainingConfig, TuningConfig
 from models.errors import TrainingError
 
@@ -47,7 +47,7 @@ def tuner_fn(fn_args) -> tfx.components.TunerFnResult:
         trial_config = trial_training(config, tuning.epochs, values)
         training.prepare_tensorflow(trial_config)
         model, _ = training.make_network(network, trial_config, len(classes))
-        return training.fit(model, train, val, network.image_size, short_side, trial_config, on_epoch)
+        return loop.fit(model, train, val, network.image_size, short_side, trial_config, on_epoch)
 
     oracle = keras_tuner.oracles.RandomSearchOracle(
         objective=keras_tuner.Objective(OBJECTIVE, "max"),
@@ -107,7 +107,7 @@ class Study(keras_tuner.engine.base_tuner.BaseTuner):
 
         Args:
             oracle: Chooses the values.
-            run: (values, on_epoch) -> `models.training.Result`.
+            run: (values, on_epoch) -> `models.loop.Result`.
             directory: Where KerasTuner keeps its state.
         """
         self._run = run
@@ -120,7 +120,7 @@ class Study(keras_tuner.engine.base_tuner.BaseTuner):
         _log.info("trial %d of %d: %s", number, self.oracle.max_trials, _readable(values))
         try:
             result = self._run(values, lambda epoch, measured: None)
-        except training.Diverged as error:
+        except loop.Diverged as error:
             _log.info("trial %d is infeasible: %s", number, error)
             raise keras_tuner.errors.FailedTrialError(str(error)) from error
         except Exception as error:

@@ -21,6 +21,7 @@ from pipeline.components.serving_model import ServingModel
 from pipeline.components.snapshot_example_gen import SnapshotExampleGen
 from pipeline.components.snapshot_gate import SnapshotGate
 from pipeline.components.snapshot_gen import SnapshotGen
+from pipeline.components.trainer import Trainer
 from pipeline.origin import Origin
 from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
@@ -139,7 +140,7 @@ def create_pipeline(
     else:
         known = KnownHyperparameters(verdict=verdict, snapshot_date=snapshot_date, folder=places.configurations)
         hyperparameters, hyperparameter_step = known.outputs["hyperparameters"], known
-    trainer = tfx.components.Trainer(
+    trainer = Trainer(
         run_fn="models.training.run_fn",
         examples=join.outputs["labels"],
         schema=schema.outputs["schema"],

@@ -193,6 +193,12 @@ class Settings:
                 f"network.image_size {self.network.image_size} exceeds shards.short_side "
                 f"{self.shards.short_side}: the network would only see enlarged pixels"
             )
+        uneven = [size for size in self.tuning.batch_size if size % self.training.workers]
+        if uneven:
+            raise ValueError(
+                f"tuning.batch_size {uneven[0]} does not divide over training.workers {self.training.workers}: the values "
+                "that win are trained with; choose multiples"
+            )
 
 
 def load(path: str | pathlib.Path) -> Settings:
@@ -210,3 +216,14 @@ def load(path: str | pathlib.Path) -> Settings:
         training = dataclasses.replace(settings.training, backbone=str(_PROJECT / backbone))
         settings = dataclasses.replace(settings, training=training)
     return settings
+
+
+def with_workers(settings: Settings, workers: int) -> Settings:
+    """The same settings for another number of workers.
+
+    Raises:
+        SettingsError: It exceeds the budget, or a batch does not divide over so many.
+    """
+    content = typed.to_dict(settings)
+    content["training"]["workers"] = workers
+    return typed.from_dict(Settings, content, f"--workers {workers}")

@@ -17,12 +17,9 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
-from models.config import TrainingConfig
+from models.config import MAX_WORKERS, TrainingConfig
 from pipeline import storage, typed
 from pipeline.errors import PipelineError, SettingsError
-
-BUDGET = 4
-"""The most A100s that a training may use."""
 
 COMPUTE_BOUND = 0.05
 """Share of the step that waits for input, below which more GPUs are the right lever."""
@@ -64,7 +61,7 @@ class Figures:
             ResNet-50 at 224 pixels.
         window_hours: Hours within which the weekly run ends.
         reserve_hours: Hours of the window that everything but training takes; no less than `training.reserve_minutes`.
-        max_workers: A100s that may be used, 1 to `BUDGET`.
+        max_workers: A100s that may be used, 1 to `MAX_WORKERS`.
         decode_speedup: How many times faster image shards (256-pixel JPEGs, decoded and cropped at once) are decoded than
             the photographs are; 8.1 was measured. 1: the figures already are those of shards.
         gpu_ratio: How many times faster an A100 computes than the GPU that was measured.
@@ -83,8 +80,8 @@ class Figures:
         TrainingConfig().reserve_minutes / 60
     )
     max_workers: _number(
-        lambda value: 1 <= value <= BUDGET, f"the budget is 1 to {BUDGET} A100 workers: plan with at most {BUDGET}", int
-    ) = BUDGET
+        lambda value: 1 <= value <= MAX_WORKERS, f"the budget is 1 to {MAX_WORKERS} A100 workers: plan with at most {MAX_WORKERS}", int
+    ) = MAX_WORKERS
     decode_speedup: _number(
         lambda value: 1 <= value <= 1000, "lies between 1 (nothing gained) and 1,000: give the ratio that was measured"
     ) = 8.1
@@ -264,7 +261,7 @@ class Option:
 def options(figures: Figures, prices: Prices) -> list[Option]:
     """Every way to train, in the order of the case: input, training budget, hardware.
 
-    With `max_workers` below `BUDGET`, what all of the budget's workers would do is shown too, as out of reach. Decoding as
+    With `max_workers` below `MAX_WORKERS`, what all of the budget's workers would do is shown too, as out of reach. Decoding as
     it is does not overlap: shares that add up to a step were measured one after the other.
     """
     inputs = [_Input("as it is", 1.0, False)]
@@ -298,7 +295,7 @@ def _hardware(figures, prices):
     between = known.between_nodes.value if figures.efficiency is None else figures.efficiency
 
     found = [_Hardware(f"1 x {prices.single}", 1, 1.0, single.on_demand, single.spot)]
-    for workers in sorted({figures.max_workers, BUDGET} - {1}):
+    for workers in sorted({figures.max_workers, MAX_WORKERS} - {1}):
         machines, count = f"{workers} x {prices.single}", workers * reducers.per_worker
         on_demand, spot = workers * single.on_demand, workers * single.spot
         found.append(_Hardware(machines, workers, between, on_demand, spot))
@@ -434,7 +431,7 @@ def _alone(figures, prices):
         return []  # The input is fixed already; more hardware is no temptation to skip that.
     lines, efficiency = [], prices.efficiencies.hardware_alone.value
     for what, workers, share, ratio in (
-        (f"{BUDGET} such GPUs, {_percent(efficiency)} efficient", BUDGET, efficiency, 1.0),
+        (f"{MAX_WORKERS} such GPUs, {_percent(efficiency)} efficient", MAX_WORKERS, efficiency, 1.0),
         ("one A100", 1, 1.0, figures.gpu_ratio),
     ):
         hours = hardware_alone(figures.epoch_hours, workers=workers, efficiency=share, gpu_ratio=ratio)
@@ -611,7 +608,7 @@ _FLAGS = {
     "frozen_cost": (float, "compute of a frozen step as a share of a full one"),
     "window_hours": (float, "hours within which the weekly run ends"),
     "reserve_hours": (float, "hours of the window for all but training"),
-    "max_workers": (int, f"A100s that may be used, 1 to {BUDGET}"),
+    "max_workers": (int, f"A100s that may be used, 1 to {MAX_WORKERS}"),
     "decode_speedup": (float, "how many times faster shards decode; 1: they are what was measured"),
     "gpu_ratio": (float, "how many times faster an A100 is than the GPU that was measured"),
     "efficiency": (float, "scaling efficiency between machines, 0 to 1"),

@@ -29,10 +29,9 @@ import pyarrow as pa
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.coders import example_coder
 
-from models import records
+from models import records, tfrecords
 from pipeline import files, storage
 from pipeline.errors import PipelineError
-from pipeline.shards import tfrecords
 from pipeline.shards.generations import Generation
 
 log = logging.getLogger(__name__)

@@ -22,10 +22,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from models import tfrecords
 from pipeline import storage, typed
 from pipeline.errors import PipelineError
 from pipeline.settings import ShardSettings
-from pipeline.shards import photographs, tfrecords
+from pipeline.shards import photographs
 
 log = logging.getLogger(__name__)
 

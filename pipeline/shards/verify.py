@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from concurrent import futures
 
+from models import tfrecords
 from pipeline import storage
-from pipeline.shards import planning, tfrecords
+from pipeline.shards import planning
 from pipeline.shards.generations import Generation
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def _shard(uri: str, facts: dict, rows: list[dict]) -> tuple[list[str], int, int
     problems, good, count = [], 0, 0
     try:
         with storage.opened(uri) as stream:
-            digest = _Digest(stream)
+            digest = tfrecords.Digested(stream)
             for count, record in enumerate(tfrecords.read(digest), start=1):
                 row = wanted.pop(count - 1, None)
                 if row is None:
@@ -157,20 +158,3 @@ def _difference(row: dict, record: tfrecords.Record, records) -> str:
     if (stored["width"], stored["height"]) != (row["width"], row["height"]):
         return f"the record says {stored['width']} x {stored['height']} pixels, the index {row['width']} x {row['height']}"
     return ""
-
-
-class _Digest:
-    """A stream that digests what is read from it."""
-
-    def __init__(self, stream):
-        self._stream = stream
-        self._sha256 = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        content = self._stream.read(size)
-        self._sha256.update(content)
-        return content
-
-    @property
-    def sha256(self) -> str:
-        return self._sha256.hexdigest()

@@ -100,7 +100,7 @@ def trained(week, out, settings, checkpoints):
 
 def measured(record):
     """What the training measured, without the clock's part."""
-    clock = {"seconds", "images_per_second"}
+    clock = {"seconds", "seconds_left", "images_per_second", "input_wait_share"}
     return [
         [{name: value for name, value in epoch.items() if name not in clock} for epoch in phase["epochs"]]
         for phase in record["phases"]
@@ -110,19 +110,7 @@ def measured(record):
 # Within an epoch of the frozen phase, at its end, within the unfrozen phase, and at the very end.
 @pytest.mark.parametrize("last", [2, 8, 10, 16])
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(week, settings, unbroken, tmp_path, monkeypatch, caplog, last):
-    saved = 0
-    save = Checkpoint.save
-
-    def save_and_die(self, state, arrays):
-        nonlocal saved
-        save(self, state, arrays)
-        saved += 1
-        if saved == last:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Checkpoint, "save", save_and_die)
-        trained(week, tmp_path / "killed", settings, tmp_path / "checkpoints")
+    killed_after(week, tmp_path / "killed", settings, tmp_path / "checkpoints", monkeypatch, saves=last)
     assert not (tmp_path / "killed" / "run" / "training.json").exists()
     with caplog.at_level(logging.INFO):
         record = trained(week, tmp_path / "again", settings, tmp_path / "checkpoints")
@@ -142,6 +130,42 @@ def test_an_early_end_of_a_phase_is_remembered(week, settings, tmp_path, monkeyp
         trained(week, tmp_path / "killed", harmful, tmp_path / "checkpoints")
     record = trained(week, tmp_path / "again", harmful, tmp_path / "checkpoints")
     assert record["weights_sha256"] == unbroken["weights_sha256"] and record["epochs_run"] == unbroken["epochs_run"]
+
+
+def killed_after(week, out, settings, checkpoints, monkeypatch, saves):
+    """Trains until so many checkpoints were saved."""
+    save, saved = Checkpoint.save, []
+
+    def save_and_die(self, state, arrays):
+        save(self, state, arrays)
+        saved.append(state)
+        if len(saved) == saves:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoint, "save", save_and_die)
+        trained(week, out, settings, checkpoints)
+
+
+def test_a_window_that_is_over_when_it_goes_on_keeps_what_was_learnt(week, settings, tmp_path, monkeypatch):
+    killed_after(week, tmp_path / "killed", settings, tmp_path / "checkpoints", monkeypatch, saves=2)
+    arguments = week.fn_args(tmp_path / "again", training=settings)
+    arguments.custom_config |= {"checkpoints": str(tmp_path / "checkpoints"), "window_end": 1.0}
+    training.run_fn(arguments)
+    record = json.loads((tmp_path / "again" / "run" / "training.json").read_text())
+    assert record["stopped_by_window"] and (record["epochs_run"], record["steps"]) == (1, 2)
+
+
+@pytest.mark.parametrize("steps", [3, 11])
+def test_a_training_that_a_window_stopped_can_be_repeated(week, settings, tmp_path, monkeypatch, steps):
+    killed_after(week, tmp_path / "killed", settings, tmp_path / "checkpoints", monkeypatch, saves=steps)
+    records = []
+    for out, given in (("again", {"checkpoints": str(tmp_path / "checkpoints"), "window_end": 1.0}), ("replay", {})):
+        arguments = week.fn_args(tmp_path / out, training=settings)
+        arguments.custom_config |= given or {"stop_after": records[0]["steps"]}
+        training.run_fn(arguments)
+        records.append(json.loads((tmp_path / out / "run" / "training.json").read_text()))
+    assert records[0]["weights_sha256"] == records[1]["weights_sha256"] and measured(records[0]) == measured(records[1])
 
 
 def test_other_labels_start_anew(week, new_week, settings, tmp_path, monkeypatch, caplog):

@@ -1,12 +1,15 @@
 """The input pipeline: order and pixels are a function of (seed, epoch) alone, and broken shards are named."""
 
+import hashlib
+import io
 import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
-from models import input_pipeline, records, serving
+from models import input_pipeline, records, serving, tfrecords
 from models.errors import TrainingError
 from tests.models.conftest import jpeg, make_week
 
@@ -151,30 +154,155 @@ def test_shard_with_another_number_of_records(new_week, change, count):
     rewrite(week.shards[1], change)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"shard-1\.tfrecord has another number of records"):
         read(split)
-    assert f"shard-1.tfrecord: it holds {count} records, its label record is for 12" in input_pipeline.explain(split)
+    found = input_pipeline.explain(split)
+    assert f"1 altered ({week.shards[1]}: it holds {count} records, its label record is for 12" in found
+
+
+def frames(path):
+    with open(path, "rb") as stream:
+        return list(tfrecords.read(stream))
+
+
+def flip(path, *places):
+    """Changes bytes, each given as (record, byte of its frame): the first twelve are its length and that one's checksum."""
+    content, whole = bytearray(path.read_bytes()), frames(path)
+    for record, byte in places:
+        content[whole[record].offset + byte] ^= 0xFF
+    path.write_bytes(content)
 
 
 def test_damaged_shard(new_week):
     week = new_week()
     split = split_of(week)
-    content = bytearray(week.shards[3].read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    week.shards[3].write_bytes(content)
+    offset = frames(week.shards[3])[5].offset
+    flip(week.shards[3], (5, 100))
     with pytest.raises(tf.errors.DataLossError):
         read(split)
-    assert "shard-3.tfrecord: record 5 is damaged: corrupted record at" in input_pipeline.explain(split)
+    assert input_pipeline.explain(split) == (
+        f"the train split cannot be read. Of 4 image shards: 1 damaged ({week.shards[3]}). Records: 1 damaged; the first in "
+        f"{week.shards[3]}: record 5 at byte {offset} does not fit its checksum. Restore the shards from a backup, or pack "
+        "the photographs again, into another folder"
+    )
 
 
-def test_photograph_that_cannot_be_decoded(new_week):
+def test_every_damaged_record_is_counted_and_those_behind_a_broken_length_too(new_week):
     week = new_week()
     split = split_of(week)
-    broken = records.encode_image(
-        image_id="broken", encoded=b"no jpeg", width=1, height=1, source_sha256="", sha256=""
-    )
-    rewrite(week.shards[0], lambda content: [broken, *content[1:]])
+    flip(week.shards[0], (2, 100), (9, 100))
+    flip(week.shards[1], (4, 0))  # its length: records 5 to 11 cannot be found
+    cut = frames(week.shards[2])[10].offset + 3
+    week.shards[2].write_bytes(week.shards[2].read_bytes()[:cut])
+    found = input_pipeline.explain(split)
+    assert f"3 damaged ({week.shards[0]}, {week.shards[1]}, {week.shards[2]})" in found
+    assert "Records: 4 damaged, 8 more cannot be found behind them" in found
+    assert f"the first in {week.shards[0]}: record 2 at byte" in found
+
+
+def test_a_shard_that_storage_does_not_give(new_week):
+    week = new_week()
+    split = split_of(week)
+    week.shards[1].unlink()
+    week.shards[1].mkdir()
+    found = input_pipeline.explain(split)
+    assert f"Of 4 image shards: 1 unreadable ({week.shards[1]}: " in found and "directory" in found
+    assert "See to it that storage gives" in found and "Restore" not in found
+
+
+def test_each_kind_of_damage_is_counted_and_the_message_stays_short(new_week):
+    week = new_week(shards=40, each=8)
+    split = split_of(week)
+    shards = sorted(week.shards)
+    for shard in shards[0:10]:
+        shard.unlink()
+    for shard in shards[10:27]:
+        flip(shard, (0, 100), (7, 100))
+    for shard in shards[27:31]:
+        shard.write_bytes(shards[31].read_bytes())
+    found = input_pipeline.explain(split)
+    assert f"10 missing ({shards[0]}, {shards[1]}, {shards[2]} and 7 more)" in found
+    assert f"17 damaged ({shards[10]}, {shards[11]}, {shards[12]} and 14 more)" in found
+    assert f"4 altered ({shards[27]}: its bytes are not those" in found and "and 1 more)" in found
+    assert "Records: 34 damaged; the first" in found
+    assert found.count("shard-") == 3 + 3 + 3 + 1 and "\n" not in found
+
+
+def broken_record(name, encoded, size):
+    return records.encode_image(image_id=name, encoded=encoded, source_sha256="", sha256="", **size)
+
+
+def png():
+    content = io.BytesIO()
+    Image.new("RGB", (48, 48)).save(content, "PNG")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "encoded, height",
+    [(b"no jpeg", 1), (b"", 1), (png(), 48), (jpeg(48, 48)[:-300], 48), (jpeg(48, 48), 200), (jpeg(48, 48), 0)],
+    ids=["text", "nothing", "a PNG", "cut short", "higher than its record says", "no height"],
+)
+def test_photograph_that_cannot_be_decoded(new_week, encoded, height):
+    week = new_week(shards=2)
+    split = split_of(week)
+    broken = broken_record("broken", encoded, {"width": 48, "height": height})
+    rewrite(week.shards[0], lambda content: [content[0], broken, *content[2:]])
     with pytest.raises(tf.errors.InvalidArgumentError):
-        read(split)
-    assert "shard-0.tfrecord: photograph broken, record 0, is no JPEG" in input_pipeline.explain(split)
+        read(split, augmentation=0.0)
+    found = input_pipeline.explain(split)
+    assert f"1 altered ({week.shards[0]}: its bytes" in found
+    assert (
+        f"Photographs: 1 cannot be decoded; the first in {week.shards[0]}: photograph broken, record 1, is no JPEG" in found
+    )
+
+
+def test_photographs_that_were_packed_broken(tmp_path):
+    """Their shards are as they were packed: no backup helps, and what another split has of them is not its matter."""
+    path = tmp_path / "shard"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for name in ("a", "b", "c", "d"):
+            content = jpeg() if name == "a" else b"no jpeg"
+            writer.write(broken_record(name, content, {"width": 48, "height": 48}))
+    with tf.io.TFRecordWriter(str(tmp_path / "labels")) as writer:
+        content = path.read_bytes()
+        facts = {"shard_sha256": hashlib.sha256(content).hexdigest(), "shard_bytes": len(content)}
+        writer.write(records.encode_labels(shard_uri=str(path), labels=[0, -1, 1, 2], **facts))
+    found = input_pipeline.explain(input_pipeline.read_split("val", [str(tmp_path / "labels")], 3))
+    assert found.startswith(
+        f"the val split cannot be read. Photographs: 2 cannot be decoded; the first in {path}: photograph c, record 2, is no"
+    )
+    assert "Withdraw the labels" in found and "Restore" not in found
+
+
+def test_records_of_another_kind(new_week):
+    week = new_week()
+    split = split_of(week)
+    rewrite(week.shards[0], lambda content: [b"\x07" * 20_000, *content[1:]])
+    found = input_pipeline.explain(split)
+    assert f"in {week.shards[0]}: record 0 at byte 0 cannot be parsed: not a tf.train.Example" in found
+    path = pathlib.Path(tf.io.gfile.glob(week.labelled("train"))[0])
+    labelled = input_pipeline.read_labelled_split("train", week.labelled("train"), 3)
+    rewrite(path, lambda content: [b"\x07" * 20_000, *content[1:]])
+    found = input_pipeline.explain(labelled)
+    assert f"in {path}: record 0 at byte 0 cannot be parsed" in found and len(found) < 1000 + 3 * len(str(path))
+
+
+def test_damaged_labelled_examples(new_week):
+    week = new_week()
+    path = pathlib.Path(tf.io.gfile.glob(week.labelled("train"))[0])
+    split = input_pipeline.read_labelled_split("train", week.labelled("train"), 3)
+    assert input_pipeline.explain(split) is None
+    flip(path, (3, 100), (20, 0))
+    found = input_pipeline.explain(split)
+    assert f"Of 1 files: 1 damaged ({path}). Records: 2 damaged, 15 more cannot be found behind them; the first" in found
+    assert f"in {path}: record 3 at byte" in found and "LabelJoin" in found
+
+
+def test_looking_for_damage_tells_how_far_it_is(week, monkeypatch, caplog):
+    monkeypatch.setattr(input_pipeline, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    with caplog.at_level("INFO", "models.input_pipeline"):
+        input_pipeline.explain(split_of(week))
+    assert "the train split cannot be read: all of its 4 image shards are read once more" in caplog.text
+    assert "read 2 of 4 image shards again, found fault with 0" in caplog.text
 
 
 def test_nothing_wrong_is_nothing_to_explain(week):
@@ -216,3 +344,34 @@ def test_empty_and_wrong_label_files(tmp_path):
     pathlib.Path(tmp_path / "labels").write_bytes(b"not a TFRecord file at all")
     with pytest.raises(TrainingError, match="labels cannot be read"):
         input_pipeline.read_split("train", [str(tmp_path / "labels")], 3)
+
+
+def test_examples_of_each_class(week):
+    split = split_of(week)
+    labels = read(split, range(1), batch_size=36)[1]
+    wanted = np.bincount(labels[0], minlength=3)
+    for each in (split, input_pipeline.read_labelled_split("train", week.labelled("train"), 3)):
+        counts = input_pipeline.class_counts(each)
+        assert counts.dtype == np.int64 and counts.tolist() == wanted.tolist()
+        input_pipeline.require_every_class(each, ("amber", "blue", "chalk"))
+
+
+def test_a_class_without_photographs_is_named(week):
+    for read_one, patterns in (
+        (input_pipeline.read_split, week.labels("train")), (input_pipeline.read_labelled_split, week.labelled("train")),
+    ):  # fmt: skip
+        with pytest.raises(TrainingError) as raised:
+            input_pipeline.require_every_class(read_one("train", patterns, 4), ("amber", "blue", "chalk", "dune"))
+        assert str(raised.value) == (
+            "the train split has no photograph of 1 of 4 classes: 'dune'. Remove it from schema/schema.pbtxt, or label "
+            "photographs of it"
+        )
+    many = ["amber", "blue", "chalk", *(f"class-{number}" for number in range(30))]
+    with pytest.raises(TrainingError, match="of 30 of 33 classes: 'class-0', .*'class-9' and 20 more. Remove them"):
+        input_pipeline.require_every_class(input_pipeline.read_split("train", week.labels("train"), 33), many)
+
+
+def test_a_labelled_example_of_no_class_is_refused(week):
+    split = input_pipeline.read_labelled_split("train", week.labelled("train"), 2)
+    with pytest.raises(TrainingError, match="examples, of the train split, names class 2; .* has 2.*Run the week again"):
+        input_pipeline.class_counts(split)

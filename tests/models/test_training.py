@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import input_pipeline, network, records, serving, training
+from models import input_pipeline, loop, network, records, serving, training
 from models.config import NetworkConfig, TrainingConfig
 from models.errors import TrainingError
 
@@ -72,7 +72,7 @@ def learned(train):
 class Explored:
     """A training whose unfrozen phase only does harm: its result, its network, and the weights after each epoch."""
 
-    result: training.Result
+    result: loop.Result
     classifier: network.Classifier
     after: list[dict[str, np.ndarray]]
     start: dict[str, np.ndarray]
@@ -88,7 +88,7 @@ def explored(week, backbone):
     classifier, _ = training.make_network(SMALL, config, len(CLASSES))
     start, after = values(classifier), []
     train, val = (input_pipeline.read_split(name, week.labels(name), len(CLASSES)) for name in ("train", "val"))
-    result = training.fit(
+    result = loop.fit(
         classifier, train, val, config=config, on_epoch=lambda epoch, measured: after.append(values(classifier)), **SIZES
     )
     return Explored(result, classifier, after, start)
@@ -121,7 +121,9 @@ def labelled(week, split):
 
 def without_times(record):
     """What must be the same in two trainings that differ in nothing."""
-    times = ("seconds", "images_per_second", "input_wait_share")
+    times = (
+        "seconds", "seconds_left", "images_per_second", "input_wait_share", "decode_share", "decode_seconds_per_image",
+    )  # fmt: skip
     if isinstance(record, dict):
         return {name: without_times(value) for name, value in record.items() if name not in times}
     return [without_times(value) for value in record] if isinstance(record, list) else record
@@ -290,12 +292,12 @@ def test_early_stopping_leaves_the_best_weights_of_all_phases(explored, week):
 
 
 def test_the_learning_rate_warms_up_and_falls_to_zero():
-    rates = [training.learning_rate(step, total=20, warmup=4, peak=0.5) for step in range(20)]
+    rates = [loop.learning_rate(step, total=20, warmup=4, peak=0.5) for step in range(20)]
     np.testing.assert_allclose(rates[:4], [0.125, 0.25, 0.375, 0.5])
     np.testing.assert_allclose(rates[12], 0.25)
     assert all(one >= other > 0 for one, other in zip(rates[4:], rates[5:])) and rates[-1] < 0.005
-    assert training.learning_rate(0, total=20, warmup=0, peak=0.5) == 0.5
-    assert training.learning_rate(4, total=4, warmup=4, peak=0.5) == 0.5
+    assert loop.learning_rate(0, total=20, warmup=0, peak=0.5) == 0.5
+    assert loop.learning_rate(4, total=4, warmup=4, peak=0.5) == 0.5
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
@@ -304,12 +306,12 @@ def test_smoothed_cross_entropy(smoothing):
     logits, labels = random.normal(0, 3, (5, 4)), np.array([0, 3, 1, 1, 2])
     targets = (1 - smoothing) * np.eye(4)[labels] + smoothing / 4
     wanted = -(targets * (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))).sum(axis=1)
-    found = training.smoothed_cross_entropy(tf.constant(logits, tf.float32), tf.constant(labels), smoothing)
+    found = loop.smoothed_cross_entropy(tf.constant(logits, tf.float32), tf.constant(labels), smoothing)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_examples_in_docstrings():
-    found = doctest.testmod(training)
+    found = doctest.testmod(loop)
     assert found.attempted and not found.failed
 
 
@@ -479,14 +481,14 @@ def test_a_learning_rate_that_is_too_high_is_named(week, tmp_path, unstable_back
     settings, path = unstable_backbone
     high = {"backbone": path, "learning_rate": 0.5, "warmup_epochs": 0, "batch_size": 64}
     error = refused(week.fn_args(tmp_path, network=settings, training=high), "epoch 1 (unfrozen)", "learning rate", "0.5")
-    assert isinstance(error, training.Diverged)
+    assert isinstance(error, loop.Diverged)
 
 
 def windowed(week, out, monkeypatch, steps, **settings):
     """Trains in a window in which so many steps fit: a clock that goes on by one a step, and takes no time for the rest."""
     clock, watch = itertools.count(1), itertools.count(1, 1e-6)
     monkeypatch.setattr(
-        training, "time", types.SimpleNamespace(time=lambda: next(clock), perf_counter=lambda: next(watch))
+        loop, "time", types.SimpleNamespace(time=lambda: next(clock), perf_counter=lambda: next(watch))
     )
     arguments = week.fn_args(out, training={"unfrozen_epochs": 3, "reserve_minutes": 1, **settings})
     arguments.custom_config["window_end"] = 60 + steps + 0.9

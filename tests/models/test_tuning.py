@@ -14,7 +14,7 @@ from tfx.components.tuner import executor
 from tfx.dsl.components.base import base_executor
 from tfx.types import standard_artifacts
 
-from models import records, training, tuning
+from models import loop, records, training, tuning
 from models.config import TUNED, TrainingConfig, TuningConfig, with_hyperparameters
 from models.errors import TrainingError
 
@@ -177,7 +177,7 @@ def test_a_score_is_the_accuracy_of_a_training_with_these_values(study, week, tm
     training.prepare_tensorflow(config)
     split = training.input_pipeline.read_labelled_split("train", week.labelled("train"), 3)
     classifier, _ = training.make_network(network, config, 3)
-    result = training.fit(classifier, split, split, network.image_size, short_side, config)
+    result = loop.fit(classifier, split, split, network.image_size, short_side, config)
     assert result.val_accuracy == row["score"]
 
 
@@ -249,7 +249,7 @@ def test_a_photograph_that_cannot_be_read_ends_the_study(new_week, tmp_path):
     study, arguments = prepared(week, tmp_path)
     with pytest.raises(keras_tuner.errors.FatalError, match="trial 1 of 3 failed: .*photograph broken") as error:
         study.search(**arguments)
-    assert isinstance(error.value.__cause__, TrainingError) and not isinstance(error.value.__cause__, training.Diverged)
+    assert isinstance(error.value.__cause__, TrainingError) and not isinstance(error.value.__cause__, loop.Diverged)
     assert len(study.oracle.trials) == 1
 
 

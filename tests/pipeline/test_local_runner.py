@@ -43,6 +43,13 @@ MISTAKES = {
     "a day that is none": (["--snapshot-date", "2026-02-29"], 1, ["'2026-02-29'", "YYYY-MM-DD"]),
     "words for a date": (["--snapshot-date", "next week"], 1, ["'next week'", "such as 2026-03-02"]),
     "an empty date": (["--snapshot-date", ""], 1, ["''", "YYYY-MM-DD"]),
+    "more workers than the budget": ([*DATE, "--workers", "5"], 2, ["--workers 5", "training.workers 5 must be 1 to 4", "budget"]),
+    "no worker": ([*DATE, "--workers", "0"], 2, ["training.workers 0 must be 1 to 4"]),
+    "a batch that does not divide": (
+        [*DATE, "--workers", "3"],
+        2,
+        ["training.batch_size 16 does not divide over training.workers 3", "such as 18"],
+    ),
     "settings: unknown key": (
         [*DATE, "--settings", "@unknown-key.yaml"],
         2,

@@ -196,7 +196,7 @@ def test_every_assumption_and_price_names_its_source(prices):
 
 
 def test_four_gpus_in_one_machine_are_within_the_budget(prices):
-    assert prices.machines[prices.nvlink].gpus == window.BUDGET and prices.machines[prices.single].gpus == 1
+    assert prices.machines[prices.nvlink].gpus == window.MAX_WORKERS and prices.machines[prices.single].gpus == 1
 
 
 # A recorded training.

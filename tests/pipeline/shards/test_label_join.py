@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import input_pipeline, records
+from models import input_pipeline, records, tfrecords
 from models.errors import TrainingError
 from pipeline import storage
 from pipeline.errors import PipelineError, user_error
-from pipeline.shards import label_join, tfrecords
+from pipeline.shards import label_join
 from tests.cloud import storage_emulator
 
 CLASSES = ("cup", "hat")

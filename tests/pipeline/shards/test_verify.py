@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from models import tfrecords
 from pipeline.__main__ import main
 from pipeline.settings import BEAM_HERE
-from pipeline.shards import commands, generations, planning, sharder, tfrecords, verify
+from pipeline.shards import commands, generations, planning, sharder, verify
 from tests.pipeline.shards.conftest import jpeg, shard_settings
 
 HERE = PipelineOptions(list(BEAM_HERE))

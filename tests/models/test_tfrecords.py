@@ -8,7 +8,7 @@ import random
 import pytest
 import tensorflow as tf
 
-from pipeline.shards import tfrecords
+from models import tfrecords
 
 PAYLOADS = [b"", b"\0", b"one", b"", bytes(range(256)), "Ärmel ☃".encode()]
 
@@ -88,6 +88,47 @@ def test_damage_is_told_where_it_is():
     assert next(stream) == tfrecords.Record(0, b"aaaa")
     with pytest.raises(tfrecords.DamagedError, match="record 1 at byte 20 does not fit its checksum"):
         next(stream)
+
+
+def surveyed(content) -> list:
+    """Payloads, and the text of what is wrong."""
+    return [
+        str(found) if isinstance(found, tfrecords.DamagedError) else found.payload
+        for found in tfrecords.survey(io.BytesIO(content))
+    ]
+
+
+@pytest.mark.parametrize("payloads", [[], PAYLOADS, random_payloads(50)])
+def test_a_survey_of_a_whole_file_is_what_is_read(payloads):
+    assert surveyed(written(payloads)) == payloads
+
+
+def test_a_survey_goes_on_behind_damaged_payloads():
+    content = bytearray(written([b"aaaa", b"bbbb", b"cccc", b"dddd"]))
+    content[20 + 12] ^= 1  # a payload
+    content[60 + 16] ^= 1  # the checksum of one
+    assert surveyed(content) == [
+        b"aaaa", "record 1 at byte 20 does not fit its checksum", b"cccc", "record 3 at byte 60 does not fit its checksum",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("position", [0, 7, 8, 11])
+def test_a_survey_ends_where_a_length_is_damaged(position):
+    content = bytearray(written([b"aaaa", b"bbbb", b"cccc"]))
+    content[20 + position] ^= 1
+    assert surveyed(content) == [b"aaaa", "the length of record 1 at byte 20 does not fit its checksum"]
+
+
+@pytest.mark.parametrize("length", [21, 31, 32, 39])
+def test_a_survey_ends_where_a_file_is_cut_off(length):
+    assert surveyed(written([b"aaaa", b"bbbb", b"cccc"])[:length]) == [b"aaaa", "record 1 at byte 20 is cut off"]
+
+
+def test_a_digested_stream_is_that_of_the_file():
+    content = written(PAYLOADS)
+    stream = tfrecords.Digested(io.BytesIO(content))
+    assert [record.payload for record in tfrecords.read(stream)] == PAYLOADS
+    assert stream.sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_every_cut_but_one_between_records_is_noticed():

@@ -76,6 +76,29 @@ class Writer:
         return self._digest.hexdigest()
 
 
+class Digested:
+    """A stream that digests what is read from it.
+
+    Args:
+        stream: Where the bytes come from; the caller closes it.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, as the stream gives them."""
+        content = self._stream.read(size)
+        self._digest.update(content)
+        return content
+
+    @property
+    def sha256(self) -> str:
+        """Digest of what was read, in hex."""
+        return self._digest.hexdigest()
+
+
 def read(stream: BinaryIO, compressed: bool = False) -> Iterator[Record]:
     """The records of a file, each checked against its checksums.
 
@@ -88,26 +111,46 @@ def read(stream: BinaryIO, compressed: bool = False) -> Iterator[Record]:
     """
     if compressed:
         stream = gzip.GzipFile(fileobj=stream)
-    offset = number = 0
+    number = 0
     try:
-        while header := stream.read(_HEADER.size):
-            where = f"record {number} at byte {offset}"
-            if len(header) < _HEADER.size:
-                raise DamagedError(f"{where} is cut off")
-            length, checksum = _HEADER.unpack(header)
-            if checksum != _masked_crc(header[:8]):
-                raise DamagedError(f"the length of {where} does not fit its checksum")
-            body = stream.read(length + _FOOTER.size)
-            if len(body) < length + _FOOTER.size:
-                raise DamagedError(f"{where} is cut off")
-            payload = body[:length]
-            if _FOOTER.unpack(body[length:])[0] != _masked_crc(payload):
-                raise DamagedError(f"{where} does not fit its checksum")
-            yield Record(offset, payload)
-            offset += length + OVERHEAD
+        for found in survey(stream):
+            if isinstance(found, DamagedError):
+                raise found
+            yield found
             number += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DamagedError(f"the compression is broken behind record {number}: {error}") from error
+
+
+def survey(stream: BinaryIO) -> Iterator[Record | DamagedError]:
+    """Each record of a file, or in its place what is wrong with it: unlike `read`, this goes on behind a damaged one.
+
+    Args:
+        stream: The file's bytes, uncompressed.
+
+    Yields:
+        One item a record. A payload that does not fit its checksum is passed over; behind a length that does not, or a
+        record that is cut off, the next one cannot be found, and the error is the last item.
+    """
+    offset = number = 0
+    while header := stream.read(_HEADER.size):
+        where = f"record {number} at byte {offset}"
+        if len(header) < _HEADER.size:
+            yield DamagedError(f"{where} is cut off")
+            return
+        length, checksum = _HEADER.unpack(header)
+        if checksum != _masked_crc(header[:8]):
+            yield DamagedError(f"the length of {where} does not fit its checksum")
+            return
+        body = stream.read(length + _FOOTER.size)
+        if len(body) < length + _FOOTER.size:
+            yield DamagedError(f"{where} is cut off")
+            return
+        payload = body[:length]
+        fits = _FOOTER.unpack(body[length:])[0] == _masked_crc(payload)
+        yield Record(offset, payload) if fits else DamagedError(f"{where} does not fit its checksum")
+        offset += length + OVERHEAD
+        number += 1
 
 
 def _masked_crc(data: bytes) -> int:

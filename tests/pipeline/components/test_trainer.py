@@ -1,0 +1,89 @@
+"""The Trainer as TFX runs it: in one process here, and on machines of a job, chief and worker, by the command that Vertex uses."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from tfx.types import artifact_utils, standard_artifacts
+
+from models.errors import TrainingError
+from pipeline import workers
+from pipeline.components.trainer import Executor
+from tests.models.conftest import make_week
+from tests.pipeline.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory):
+    return make_week(tmp_path_factory.mktemp("week") / "data", shards=8)
+
+
+@pytest.fixture
+def task(week, tmp_path):
+    """Settings of the training -> inputs, outputs and parameters of the step."""
+
+    def task(**training):
+        for split in ("train", "val"):
+            folder = tmp_path / "labels" / f"Split-{split}"
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(week.root / f"Split-{split}" / "labels", folder)
+        (tmp_path / "schema").mkdir(exist_ok=True)
+        shutil.copy(week.schema, tmp_path / "schema")
+        examples = standard_artifacts.Examples()
+        examples.uri, examples.split_names = str(tmp_path / "labels"), artifact_utils.encode_split_names(["train", "val"])
+        schema, model, model_run = standard_artifacts.Schema(), standard_artifacts.Model(), standard_artifacts.ModelRun()
+        schema.uri, model.uri, model_run.uri = (str(tmp_path / name) for name in ("schema", "model", "model_run"))
+        custom = week.fn_args(tmp_path, training=training).custom_config
+        parameters = {
+            "run_fn": "models.training.run_fn",
+            "train_args": json.dumps({"splits": ["train"]}),
+            "eval_args": json.dumps({"splits": ["val"]}),
+            "custom_config": json.dumps(custom),
+        }
+        return {"examples": [examples], "schema": [schema]}, {"model": [model], "model_run": [model_run]}, parameters
+
+    return task
+
+
+def record(tmp_path):
+    return json.loads((tmp_path / "model_run" / "training.json").read_text())
+
+
+def test_one_worker_trains_in_this_process(task, tmp_path, monkeypatch):
+    monkeypatch.delattr(workers, "train")
+    Executor().Do(*task())
+    assert record(tmp_path)["workers"] == 1 and (tmp_path / "model" / "Format-Serving" / "saved_model.pb").is_file()
+
+
+def test_several_train_in_processes_of_their_own(task, tmp_path):
+    Executor().Do(*task(workers=2))
+    assert record(tmp_path)["workers"] == 2 and (tmp_path / "model" / "Format-Serving" / "saved_model.pb").is_file()
+
+
+def test_what_they_find_wrong_ends_the_step(task, tmp_path):
+    with pytest.raises(TrainingError, match="training.backbone .*none.npz cannot be read"):
+        Executor().Do(*task(workers=2, backbone=str(tmp_path / "none.npz")))
+
+
+def test_chief_and_worker_of_a_job_both_end_well(task, tmp_path):
+    inputs, outputs, parameters = task(workers=2)
+    command = [
+        sys.executable, "-m", "tfx.scripts.run_executor",
+        "--executor_class_path", "tfx.components.trainer.executor.GenericExecutor",
+        "--inputs", artifact_utils.jsonify_artifact_dict(inputs),
+        "--outputs", artifact_utils.jsonify_artifact_dict(outputs),
+        "--exec-properties", json.dumps(parameters),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_USE_LEGACY_KERAS": "1"}
+    team = [
+        subprocess.Popen(
+            command, env={**environment, "TF_CONFIG": json.dumps(config)}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+        for config in workers.loopback(2)
+    ]
+    ends = [process.communicate(timeout=300)[1].decode(errors="replace")[-2000:] for process in team]
+    assert [process.returncode for process in team] == [0, 0], ends
+    assert record(tmp_path)["workers"] == 2
