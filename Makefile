@@ -23,11 +23,12 @@ run: setup ## run the whole pipeline on this machine with the sample data
 
 test: setup ## run the tests
 	@.venv/bin/python requirements/bigquery_emulator.py
+	@.venv/bin/python requirements/vizier.py
 	.venv/bin/python -m pytest tests $(ARGS)
 
 lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer versions)
 	@$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## remove .venv/ and caches; leaves store/, where runs and models are
-	rm -rf .venv .venv-tools .venv-bigquery .pytest_cache
+	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

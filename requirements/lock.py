@@ -23,6 +23,7 @@ FILES = {
         "--python-version", "3.11", "--universal",
     ],
     "bigquery-emulator.txt": ["--group", "bigquery-emulator", "--python-version", "3.11", "--universal"],
+    "vizier.txt": ["--group", "vizier", "--python-version", "3.11", "--universal"],
     "build.txt": ["--group", "build", "--python-version", "3.11"],
     "uv.txt": ["--group", "uv", "--python-version", "3.8"],
 }  # fmt: skip

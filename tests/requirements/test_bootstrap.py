@@ -262,7 +262,7 @@ def requirements(name):
 
 class TestRequirementsFiles:
     def test_the_files(self):
-        assert LOCKED == ["bigquery-emulator.txt", "build.txt", "tfx-1.16.txt", "tfx-1.21.txt", "uv.txt"]
+        assert LOCKED == ["bigquery-emulator.txt", "build.txt", "tfx-1.16.txt", "tfx-1.21.txt", "uv.txt", "vizier.txt"]
 
     @pytest.mark.parametrize("name", LOCKED)
     def test_every_requirement_has_one_version_and_hashes(self, name):
