@@ -5,7 +5,6 @@ bit, in another process or after other work in the same one.
 """
 
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ import tf_keras
 from models import input_pipeline, loop, profile, serving, workers
 from models.checkpoints import Checkpoint
 from models.classes import parse_classes
+from models.code import code_digest
 from models.config import NetworkConfig, TrainingConfig, with_hyperparameters
 from models.errors import TrainingError
 from models.network import Classifier, load_backbone
@@ -234,14 +234,6 @@ def make_network(network: NetworkConfig, training: TrainingConfig, classes: int)
 def _hyperparameter_values(hyperparameters: Mapping | None) -> dict:
     hyperparameters = hyperparameters or {}
     return dict(hyperparameters.get("values", hyperparameters))
-
-
-def code_digest() -> str:
-    """SHA-256 of the modules beside this one: a training does not go on with other code than it began with."""
-    content = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
-        content.update(path.name.encode() + b"\0" + path.read_bytes())
-    return content.hexdigest()
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""The commands beside the runners: `python -m pipeline shard | plan | predict | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | plan | predict | replay | audit`."""
 
 import argparse
 import json
@@ -28,6 +28,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
     predict.add_argument("--endpoint", default="default", help="endpoint of the serving ledger (default: default)")
+
+    replay = commands.add_parser("replay", parents=[store], help="train the model of a run again: are the weights the same?")
+    replay.add_argument("run_id", metavar="RUN_ID", help="the run, as `audit serving` names it")
+    replay.add_argument(
+        "--to", metavar="DIR", help="where the new model goes: an empty or new folder, or a former replay of this run "
+        "(default: replays/RUN_ID in the store)",
+    )  # fmt: skip
 
     audit = commands.add_parser("audit", help="what produced the model that served?")
     questions = audit.add_subparsers(dest="question", required=True, metavar="QUESTION")
@@ -88,6 +95,12 @@ def _predict(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _replay(options: argparse.Namespace) -> int:
+    from pipeline.replay import replay
+
+    return replay(options)
+
+
 def _audit_serving(options: argparse.Namespace) -> int:
     from pipeline.lineage import audit
     from pipeline.lineage.mlmd import MLMDLineage
@@ -102,7 +115,13 @@ def _audit_serving(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"shard": commands_of_shards.shard, "plan": window.plan, "predict": _predict, "audit": _audit_serving}
+_COMMANDS = {
+    "shard": commands_of_shards.shard,
+    "plan": window.plan,
+    "predict": _predict,
+    "replay": _replay,
+    "audit": _audit_serving,
+}
 
 
 if __name__ == "__main__":

@@ -193,6 +193,15 @@ def test_the_audit_names_what_produced_the_model_that_served(story, facts):
     assert text.status == 0 and served[0]["checksum"] in text.out
 
 
+def test_a_run_is_trained_again_to_the_same_weights(story, facts, tmp_path):
+    known = facts["second"]
+    done = command("-m", "pipeline", "replay", known["run_id"], "--store", str(story.store), "--to", str(tmp_path / "replay"))
+    assert (done.status, done.err) == (0, ""), done.out + done.err
+    assert done.out.splitlines()[-1] == f"identical  {known['release']['weights_sha256']}"
+    refused = command("-m", "pipeline", "replay", facts["bad"]["run_id"], "--store", str(story.store))
+    assert refused.status == 1 and "it ended at SnapshotGate (FAILED)" in refused.err and refused.out == ""
+
+
 def test_lineage_has_an_edge_from_every_released_model_to_its_labels(lineage, facts):
     """Walks from the release upwards by inputs and outputs alone."""
     run = lineage.run(facts["second"]["run_id"])
