@@ -175,6 +175,22 @@ def test_the_same_data_settings_and_seed_give_the_same_weights_after_other_work(
     assert without_times(again) == without_times(once[0])
 
 
+def test_mixed_precision_trains_in_16_bits_and_serves_in_32(once, train, week):
+    record, saved_model = train(training={"mixed_precision": True})
+    assert record["weights_sha256"] != once[0]["weights_sha256"]
+    # Rounded to 8 bits of mantissa: much the same losses.
+    pairs = zip(record["phases"][0]["epochs"], once[0]["phases"][0]["epochs"])
+    assert all(abs(low["loss"] - high["loss"]) < 0.05 for low, high in pairs)
+    assert {value.dtype for value in exported(saved_model).values()} == {np.dtype(np.float32)}
+    signature = tf.saved_model.load(saved_model).signatures["serving_examples"]
+    types = {tensor.dtype for operation in signature.graph.get_operations() for tensor in operation.outputs}
+    assert tf.bfloat16 not in types
+    examples, _ = labelled(week, "train")
+    assert np.allclose(signature(examples=examples)["probabilities"].numpy().sum(axis=1), 1, atol=1e-5)
+    # And the next training is as if there had been none.
+    assert without_times(train()[0]) == without_times(once[0])
+
+
 def test_another_process_gives_the_same_weights(once, week, tmp_path):
     (tmp_path / "arguments.json").write_text(json.dumps(vars(week.fn_args(tmp_path))))
     script = (

@@ -91,3 +91,17 @@ def test_a_missing_file(tmp_path):
 def test_the_centre_is_cropped_from_the_stored_side_or_from_8_7_of_the_networks(tmp_path, short_side, wanted):
     loaded = settings.load(changed(tmp_path, shards={"short_side": short_side}))
     assert loaded.network.image_size == 96 and loaded.short_side == wanted
+
+
+def test_other_workers_than_the_file_s_are_checked_as_the_file_is():
+    given = settings.load(settings.CONFIGS / "local.yaml")
+    assert settings.with_workers(given, 2).training.workers == 2
+    with pytest.raises(SettingsError, match="(?s)--workers 5.*training.workers 5 must be 1 to 4"):
+        settings.with_workers(given, 5)
+
+
+def test_what_a_study_may_choose_must_be_trainable_on_all_workers():
+    given = typed.to_dict(settings.load(settings.CONFIGS / "local.yaml"))
+    given["training"]["workers"], given["tuning"]["batch_size"] = 2, [8, 15]
+    with pytest.raises(SettingsError, match="tuning.batch_size 15 does not divide over training.workers 2"):
+        typed.from_dict(settings.Settings, given, "test")
