@@ -298,7 +298,8 @@ def _blocks(split, readers, order):
         return blocks.map(lambda index, block: _labelled_block(index * _BLOCK, block))
 
     labels = tf.RaggedTensor.from_row_lengths(
-        np.concatenate([np.zeros(0, np.int64), *(shard.labels for shard in split.shards)]), np.array([len(shard.labels) for shard in split.shards], np.int64),
+        np.concatenate([np.zeros(0, np.int64), *(shard.labels for shard in split.shards)]),
+        np.array([len(shard.labels) for shard in split.shards], np.int64),
     )
     uris = tf.constant([shard.uri for shard in split.shards], tf.string)
     starts = tf.constant(split.starts, tf.int64)

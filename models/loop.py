@@ -499,9 +499,10 @@ def _evaluator(network: Classifier, spec, workers: Workers):
         for group in _groups(batches, workers.local_replicas):
             # A replica without a batch repeats one, which does not count.
             filled = [*group, *[group[0]] * (workers.local_replicas - len(group))]
-            losses, rights = sums(workers.spread([pair[0] for pair in filled]), workers.spread([pair[1] for pair in filled]))
-            for (_, labels), batch_loss, batch_right in zip(group, losses, rights):
-                loss, right, examples = loss + float(batch_loss), right + int(batch_right), examples + len(labels)
+            images, labels = zip(*filled)
+            losses, rights = sums(workers.spread(images), workers.spread(labels))
+            for (_, own), batch_loss, batch_right in zip(group, losses, rights):
+                loss, right, examples = loss + float(batch_loss), right + int(batch_right), examples + len(own)
         loss, right, examples = workers.total([loss, right, examples])
         return float(loss / examples), float(right / examples)
 

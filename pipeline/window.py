@@ -80,7 +80,9 @@ class Figures:
         TrainingConfig().reserve_minutes / 60
     )
     max_workers: _number(
-        lambda value: 1 <= value <= MAX_WORKERS, f"the budget is 1 to {MAX_WORKERS} A100 workers: plan with at most {MAX_WORKERS}", int
+        lambda value: 1 <= value <= MAX_WORKERS,
+        f"the budget is 1 to {MAX_WORKERS} A100 workers: plan with at most {MAX_WORKERS}",
+        int,
     ) = MAX_WORKERS
     decode_speedup: _number(
         lambda value: 1 <= value <= 1000, "lies between 1 (nothing gained) and 1,000: give the ratio that was measured"
@@ -505,11 +507,12 @@ class Profile:
 
 
 def read_profile(uri: str, images: int | None = None) -> Profile:
-    """Reads the record of a training, `training.json` of `models.training.run_fn`, on one worker.
+    """Reads the record of a training, `training.json` of `models.training.run_fn`.
 
-    An epoch takes as long as its images at the median speed of the unfrozen epochs. What waited for input is what
-    overlap had left, so it is added and never hidden; the shards were read already, so there is nothing to gain from them.
-    Where both phases ran, they give the cost of a frozen step.
+    Of several replicas each counts with its share of their speed, so what scaling lost is in the hours of one. An epoch takes
+    as long as its images at the median speed of the unfrozen epochs. What waited for input is what overlap had left, so it is
+    added and never hidden; the shards were read already, so there is nothing to gain from them. Where both phases ran, they
+    give the cost of a frozen step.
 
     Args:
         uri: The file, here or in Cloud Storage.
@@ -562,6 +565,8 @@ def read_profile(uri: str, images: int | None = None) -> Profile:
             "a training with training.unfrozen_epochs above 0"
         )
 
+    replicas = field("replicas", lambda value: value is None or count(value) and value > 0, "a whole number above 0") or 1
+    speeds = {name: speed / replicas for name, speed in speeds.items()}
     images = trained if images is None else images
     hours = images / speeds["unfrozen"] / 3600
     figures = {
@@ -573,6 +578,8 @@ def read_profile(uri: str, images: int | None = None) -> Profile:
         f"Recorded in {uri}: {images:,} images at {speeds['unfrozen']:,.0f} a second, {_epoch(hours)} h a full epoch on "
         f"one worker, {_percent(waiting)} waiting for input."
     ]
+    if replicas > 1:
+        origin.append(f"{replicas} replicas trained together; one is taken to have had its share of their speed.")
     if "frozen" in speeds and waiting < 1:
         cost = (speeds["unfrozen"] / speeds["frozen"] - waiting) / (1 - waiting)
         if 0 < cost <= 1:
