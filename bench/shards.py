@@ -399,8 +399,8 @@ def _projection(rate: float, unchanged: dict) -> dict:
     }
 
 
-def input_() -> dict:
-    """Reading for training: 224 x 224 pixels of each photograph, in batches."""
+def input_(rounds: int = ROUNDS) -> dict:
+    """Reading for training: 224 x 224 pixels of each photograph, in batches; the best of so many rounds."""
     import tensorflow as tf
 
     from models import input_pipeline, records
@@ -435,7 +435,7 @@ def input_() -> dict:
         }
         # A pass over a dataset costs the same start each time, which a long one makes small.
         rates = {}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, (make, passes) in variants.items():
                 dataset = make()
                 started = time.process_time()

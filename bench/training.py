@@ -5,8 +5,8 @@
 
 Each part runs in a process of its own, prints its figures and writes them under its own name into bench/training.json,
 with the cores that other work took meanwhile (`cores_of_others`): above a half, measure again. What is compared takes
-turns; a figure is the median of the turns, with the least and the most. Ratios travel, absolute figures do not. A part
-takes one to four minutes on two cores.
+turns; a figure is the median of the turns, with the least and the most. Ratios travel, absolute figures do not. How long a
+part took is in the result (`seconds`).
 
     input        training's input against the prototype's: bench/shards.py measures it once, this part several times, and
                  what of it is decoding and augmenting
@@ -122,12 +122,9 @@ def _ratio(over, under, digits: int = 2) -> dict:
 
 def _inputs(turns: int):
     """Yields, for each turn, what `bench/shards.py input` measures in one round: photographs a second of processor time."""
-    photographs = functools.cache(shards.square_photographs)
-    photographs()
-    with mock.patch.multiple(shards, ROUNDS=1, square_photographs=photographs):
-        for _ in range(turns):
-            with contextlib.redirect_stdout(sys.stderr):
-                yield shards.input_()["photographs_a_cpu_second"]
+    for _ in range(turns):
+        with contextlib.redirect_stdout(sys.stderr):
+            yield shards.input_(rounds=1)["photographs_a_cpu_second"]
 
 
 def input_() -> dict:
@@ -141,7 +138,7 @@ def input_() -> dict:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         *_, labels = shards._written(pathlib.Path(folder), shards.square_photographs(), tf, records)
         split = input_pipeline.read_split("train", [str(labels)], CLASSES)
-        for rates in _inputs(turns=5):
+        for rates in _inputs(turns=3):
             turns.append(rates)
             for augmentation, seconds in alone.items():
                 seconds.append(
@@ -172,7 +169,7 @@ def share() -> dict:
     batch, steps = 8, 3
     full, frozen = (_stepper(PRODUCTION, batch, backbone) for backbone in (True, False))
     turns = []
-    for rates in _inputs(turns=5):
+    for rates in _inputs(turns=3):
         turn = {"prototype": 1 / rates["files_decoded_in_full"], "ours": 1 / rates["shards_augmented"]}
         turn["ours, not augmented"] = 1 / rates["shards_cropped"]
         for name, step in (("full", full), ("frozen", frozen)):
@@ -446,8 +443,8 @@ def _all_reduce_child(core: str) -> dict:
 
 
 def determinism() -> dict:
-    """What it costs that a training repeats bit for bit: op determinism, and data in a fixed order."""
-    modes = ("repeatable", "data_in_any_order", "not_repeatable")
+    """What TensorFlow's op determinism costs; without it the data come in the same order, and sums in any."""
+    modes = ("repeatable", "not_repeatable")
     turns = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         week = pathlib.Path(folder, "week.json")
@@ -467,13 +464,11 @@ def determinism() -> dict:
         "what": f"{_parameters(SMALL)} million parameters, 224 pixels, batch 32, {os.cpu_count()} threads of either kind",
         "seconds_an_epoch": {mode: _summary(seconds[mode]) for mode in modes},
         "repeatable_to_not": _ratio(seconds["repeatable"], seconds["not_repeatable"]),
-        "repeatable_to_data_in_any_order": _ratio(seconds["repeatable"], seconds["data_in_any_order"]),
         "different_weights": {mode: len({turn[mode]["val_loss"] for turn in turns}) for mode in modes},
     }
 
 
 def _determinism_child(mode: str, week: str) -> dict:
-    import tensorflow as tf
     import tf_keras
 
     from models import input_pipeline, loop, training
@@ -489,8 +484,6 @@ def _determinism_child(mode: str, week: str) -> dict:
         tf_keras.utils.set_random_seed(config.seed + 1)
     else:
         training.prepare_tensorflow(config)
-    if mode != "repeatable":
-        _let_data_come_in_any_order(tf)
     train, val = (
         input_pipeline.read_split(name, week[files], CLASSES) for name, files in (("train", "train_files"), ("val", "eval_files"))
     )
@@ -502,24 +495,6 @@ def _determinism_child(mode: str, week: str) -> dict:
         "seconds": images / statistics.median(epoch["images_per_second"] for epoch in phase["epochs"][1:]),
         "val_loss": result.val_loss,
     }
-
-
-def _let_data_come_in_any_order(tf) -> None:
-    """tf.data takes whatever is ready first, in spite of what `models.input_pipeline` asks for."""
-    for name in ("map", "interleave"):
-        method = getattr(tf.data.Dataset, name)
-
-        def relaxed(self, *arguments, method=method, deterministic=None, **named):
-            return method(self, *arguments, deterministic=None if deterministic is None else False, **named)
-
-        setattr(tf.data.Dataset, name, relaxed)
-    with_options = tf.data.Dataset.with_options
-
-    def without(self, options, **named):
-        options.deterministic = False
-        return with_options(self, options, **named)
-
-    tf.data.Dataset.with_options = without
 
 
 def checkpoints() -> dict:
@@ -592,6 +567,8 @@ def gpu() -> dict:
     if not devices:
         print("not measured: no GPU here")
         return {"result": "not measured: no GPU here"}
+    # Before anything runs, because the counts are then fixed.
+    training.set_threads(os.cpu_count(), os.cpu_count())
     rates = [turn["shards_augmented"] for turn in _inputs(turns=3)]
     # Every core decodes.
     decode = 1 / (statistics.median(rates) * os.cpu_count())

@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import logging
-import os
 import posixpath
 import time
 import zipfile
@@ -16,6 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+
+from models import files
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +59,7 @@ class Checkpoint:
         # Parts carry checksums (it is a zip file), so one that was cut short is noticed.
         np.savez(content, **numbered, **{_STATE: np.array(json.dumps(state))})
         tf.io.gfile.makedirs(self._folder)
-        draft = f"{self._path}.{os.getpid()}"
-        with tf.io.gfile.GFile(draft, "wb") as file:
-            file.write(content.getvalue())
-        tf.io.gfile.rename(draft, self._path, overwrite=True)
+        files.write(self._path, content.getvalue())
         self._saved = time.monotonic()
 
     def load(self) -> tuple[dict, dict[str, list[np.ndarray]]] | None:

@@ -9,6 +9,7 @@ that resumes at epoch e reads what an unbroken one does.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -16,7 +17,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 
 import numpy as np
@@ -187,7 +188,7 @@ def _require_shards(shards):
         if size != shard.bytes:
             raise TrainingError(
                 f"image shard {shard.uri} has {size} bytes, its label record says {shard.bytes}: it was altered. "
-                "Restore the shard, or pack the photographs again"
+                "Restore the shard, or pack the photographs again, into another folder"
             )
 
 
@@ -240,7 +241,7 @@ def training_dataset(
             block_key = tf.random.experimental.stateless_fold_in(key, start + 2)
             return tf.random.stateless_uniform([tf.size(label), DRAWS], block_key), encoded, shape, label
 
-        photographs = _blocks(split, readers, order=_fold(seed, epoch, 0)).map(drawn).unbatch()
+        photographs = blocks(split, readers, order=_fold(seed, epoch, 0)).map(drawn).unbatch()
         # Not reshuffled: the next epoch has a seed of its own.
         photographs = photographs.shuffle(
             min(split.examples, _SHUFFLE), seed=_fold_int64(seed, epoch, 1), reshuffle_each_iteration=False
@@ -271,7 +272,7 @@ def validation_dataset(
     Returns:
         A dataset of (float32 [batch, size, size, 3], 0 to 255; int64 [batch] class indices).
     """
-    photographs = _blocks(split, readers, order=None).map(lambda start, *columns: columns).unbatch()
+    photographs = blocks(split, readers, order=None).map(lambda start, *columns: columns).unbatch()
     dataset = photographs.map(
         lambda encoded, shape, label: (centre_crop(encoded, shape, image_size, short_side), label),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -287,7 +288,7 @@ def steps_per_epoch(split: Split, batch_size: int) -> int:
     return split.examples // batch_size
 
 
-def _blocks(split, readers, order):
+def blocks(split: Split, readers: int, order: tf.Tensor | None) -> tf.data.Dataset:
     """One pass over the photographs in blocks, because an op on a block costs little more than one on a photograph.
 
     A block is (the position in the split of its first photograph, JPEGs [n], heights and widths [n, 2], labels [n]) and
@@ -475,6 +476,25 @@ SECONDS_BETWEEN_REPORTS = 30.0
 """Between two lines that say how far something long has come."""
 
 _NAMED = 3
+
+
+# What damaged, missing and altered files raise; others, out of memory say, are no reason to read everything once more.
+_OF_THE_DATA = (
+    tf.errors.DataLossError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+)
+
+
+@contextlib.contextmanager
+def reading(split: Split) -> Iterator[None]:
+    """Looks into a failure to read a split, so that a TrainingError names what is wrong with it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        found = explain(split) if isinstance(error, _OF_THE_DATA) else None
+        raise TrainingError(found or f"the {split.name} split cannot be read: {plain(error)}") from error
 
 
 def explain(split: Split) -> str | None:

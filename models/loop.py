@@ -91,7 +91,8 @@ def fit(
         image_size: Pixels of the square that the network sees.
         short_side: Pixels of the shorter side of the stored photographs.
         config: Everything else.
-        on_epoch: Called after each epoch with the phase's name and what was measured; may raise to end the training.
+        on_epoch: Called after each epoch with the phase's name and what was measured, of a training that goes on also for
+            those before; may raise to end the training.
         checkpoint: Where the training was left, if it was, and where the chief saves it: after each epoch, and in longer
             epochs every `config.checkpoint_minutes`. It ends with the same weights, wherever it was left and how often.
         deadline: Unix time at which training must be over, its last validation included; what it has learnt by then is
@@ -132,6 +133,7 @@ class _State:
         wait: Seconds of them in which the step waited for input.
         trained: Photographs before this epoch, over all workers.
         elapsed: Seconds of earlier processes.
+        validation_seconds: What the last validation took, and the next may take; 0 before the first.
     """
 
     phase: str = ""
@@ -149,6 +151,7 @@ class _State:
     wait: float = 0.0
     trained: int = 0
     elapsed: float = 0.0
+    validation_seconds: float = 0.0
 
 
 class _Loop:
@@ -166,7 +169,6 @@ class _Loop:
             self._val, batch_size=max(1, config.batch_size // workers.replicas), **sizes
         )
         self._evaluate = _evaluator(network, self._val_data.element_spec, workers)
-        self._validation_seconds = 0.0
         self._stopped = False
         self._best_weights = None
         self._state = _State()
@@ -179,6 +181,9 @@ class _Loop:
             self._state = _State(**state)
             self._best_weights = arrays.get("best")
             self._workers.assign(self._network.weights, arrays["network"])
+            for phase in self._state.phases:
+                for measured in phase["epochs"]:
+                    self._on_epoch(phase["name"], measured)
         for name, epochs in ((FROZEN, self._config.frozen_epochs), (UNFROZEN, self._config.unfrozen_epochs)):
             if not epochs or self._stopped or self._state.phase == UNFROZEN and name == FROZEN:
                 continue
@@ -290,7 +295,7 @@ class _Loop:
         return tf.constant(float(ends), tf.float32)
 
     def _over(self):
-        return time.time() + self._validation_seconds > self._deadline
+        return time.time() + self._state.validation_seconds > self._deadline
 
     def _ends(self, steps, opinions):
         """Whether training stops before this step; all workers come to the same answer."""
@@ -312,7 +317,7 @@ class _Loop:
         loss = float(np.mean([float(value) for value in state.losses]))
         validation_started = time.perf_counter()
         val_loss, val_accuracy = self._evaluate(_readable(self._val_data, self._val))
-        self._validation_seconds = time.perf_counter() - validation_started
+        state.validation_seconds = time.perf_counter() - validation_started
         measured = {
             "epoch": state.epoch,
             "loss": loss,
@@ -321,7 +326,7 @@ class _Loop:
             "learning_rate": self._rate(name, state.step - 1),
             "images_per_second": photographs / state.epoch_seconds,
             "input_wait_share": state.epoch_wait / state.epoch_seconds,
-            "seconds": state.epoch_seconds + self._validation_seconds,
+            "seconds": state.epoch_seconds + state.validation_seconds,
         }
         state.phases[-1]["epochs"].append(measured)
         measured["seconds_left"] = profile.seconds_left(
@@ -550,19 +555,7 @@ class _Timed:
         return item
 
 
-# What damaged, missing and altered files raise; others, out of memory say, are no reason to read everything once more.
-_OF_THE_DATA = (
-    tf.errors.DataLossError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.OutOfRangeError,
-)
-
-
 def _readable(dataset, split):
     """Yields the batches; a failure to read them is looked into and named."""
-    try:
+    with input_pipeline.reading(split):
         yield from dataset
-    except tf.errors.OpError as error:
-        found = input_pipeline.explain(split) if isinstance(error, _OF_THE_DATA) else None
-        raise TrainingError(found or f"the {split.name} split cannot be read: {input_pipeline.plain(error)}") from error

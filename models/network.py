@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from models import saved_weights
+from models import files, saved_weights
 from models.config import NetworkConfig
 from models.errors import TrainingError
 
@@ -192,8 +192,7 @@ def save_backbone(backbone: tf_keras.Model, path: str, about: dict, dtype=np.flo
             array = io.BytesIO()
             np.lib.format.write_array(array, arrays[name], allow_pickle=False)
             archive.writestr(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), array.getvalue())
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(content.getvalue())
+    files.write(path, content.getvalue())
 
 
 def load_backbone(backbone: tf_keras.Model, path: str) -> str:

@@ -249,7 +249,7 @@ def _distil(student, images, targets, epochs, seed) -> float:
     import tensorflow as tf
     import tf_keras
 
-    from models.training import learning_rate
+    from models.loop import learning_rate
 
     # Each feature counts alike, the seldom ones too, but one that never stirs must not become noise.
     sample = targets[:8192].astype(np.float32)

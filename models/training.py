@@ -17,7 +17,7 @@ import pydantic
 import tensorflow as tf
 import tf_keras
 
-from models import input_pipeline, loop, profile, serving, workers
+from models import files, input_pipeline, loop, profile, profile_page, serving, workers
 from models.checkpoints import Checkpoint
 from models.classes import parse_classes
 from models.code import code_digest
@@ -152,9 +152,9 @@ def _train(fn_args, network_config, config, short_side, team):
         **dataclasses.asdict(result),
     }  # fmt: skip
     tf.io.gfile.makedirs(fn_args.model_run_dir)
-    profile.write(record, fn_args.model_run_dir)
-    with tf.io.gfile.GFile(posixpath.join(fn_args.model_run_dir, "training.json"), "w") as file:
-        file.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    files.write(posixpath.join(fn_args.model_run_dir, "training.json"), text)
+    profile_page.write(record, fn_args.model_run_dir)
     if checkpoint:
         checkpoint.remove()
 
@@ -245,6 +245,10 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+# What in the environment may change the last bits.
+_FLAGS = ("NVIDIA_TF32_OVERRIDE", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+
+
 def _tensorflow_facts() -> dict:
     build = tf.sysconfig.get_build_info()
     return {
@@ -253,4 +257,5 @@ def _tensorflow_facts() -> dict:
         "compiler": tf.version.COMPILER_VERSION,
         "cuda": bool(build.get("is_cuda_build")),
         "devices": sorted(device.device_type for device in tf.config.list_logical_devices()),
+        "flags": {name: os.environ.get(name, "unset") for name in _FLAGS},
     }

@@ -12,7 +12,7 @@ import pydantic
 from tfx import v1 as tfx
 
 from models import input_pipeline, loop, training
-from models.config import TUNED, TrainingConfig, TuningConfig
+from models.config import LOGARITHMIC, TUNED, TrainingConfig, TuningConfig
 from models.errors import TrainingError
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def search_space(tuning: TuningConfig) -> keras_tuner.HyperParameters:
         elif bounds[0] == bounds[1]:
             space.Fixed(name, bounds[0])
         else:
-            sampling = "log" if name in ("learning_rate", "weight_decay") else "linear"
+            sampling = "log" if name in LOGARITHMIC else "linear"
             space.Float(name, min_value=bounds[0], max_value=bounds[1], sampling=sampling)
     return space
 

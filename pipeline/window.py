@@ -17,12 +17,9 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
-from models.config import MAX_WORKERS, TrainingConfig
+from models.config import COMPUTE_BOUND, FROZEN_COST, MAX_WORKERS, TrainingConfig
 from pipeline import storage, typed
 from pipeline.errors import PipelineError, SettingsError
-
-COMPUTE_BOUND = 0.05
-"""Share of the step that waits for input, below which more GPUs are the right lever."""
 
 PRICES = pathlib.Path(__file__).parent / "prices.yaml"
 
@@ -74,7 +71,7 @@ class Figures:
     epochs: _number(lambda value: 1 <= value <= 10_000, "epochs are whole and lie between 1 and 10,000", int) = 30
     frozen_epochs: _Epochs = 20
     unfrozen_epochs: _Epochs = 2
-    frozen_cost: _Part = 0.29
+    frozen_cost: _Part = FROZEN_COST
     window_hours: _Hours = 12.0
     reserve_hours: _number(lambda value: 0 <= value <= 100_000, "hours lie between 0 and 100,000") = (
         TrainingConfig().reserve_minutes / 60

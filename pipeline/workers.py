@@ -120,16 +120,21 @@ def _started(arguments, count) -> Iterator[tuple[list[_Worker], queue.Queue]]:
 
 def _watch(started) -> None:
     team, ended = started
-    failed: list[_Worker] = []
+    hanging, failed = list(team), []
     last = None
     for _ in team:
         try:
             worker = ended.get(timeout=None if last is None else max(0.0, last - time.monotonic()))
         except queue.Empty:
             break  # the rest hang; they are ended
+        # They end together, whether well or not.
+        last = last or time.monotonic() + _GRACE_SECONDS
+        hanging.remove(worker)
         if worker.failure():
             failed.append(worker)
-            last = last or time.monotonic() + _GRACE_SECONDS
+    if hanging and not failed:
+        named = ", ".join(str(worker.index) for worker in hanging)
+        raise TrainingError(f"worker {named} of the training did not end within {_GRACE_SECONDS:g} s of the others")
     if failed:
         # One that says itself what was wrong tells more than those that only lost it.
         failed.sort(key=lambda worker: (" lost another of the " in worker.failure(), worker.process.returncode > 0 and not worker.error))

@@ -18,18 +18,15 @@ from google.api_core.future import polling
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
-from models.config import TUNED, TuningConfig
+from models.config import LOGARITHMIC, MAX_TRIALS, TUNED, TuningConfig
 from pipeline.errors import PipelineError, SettingsError
 
 _log = logging.getLogger(__name__)
 
-MAX_TRIALS = 60
 MAX_PARALLEL = 8
 """Trials at once. A suggestion learns from trials that ended; with all 60 at once nothing would be learnt."""
 
 MIN_PARAMETERS, MAX_PARAMETERS = 6, 8
-
-LOGARITHMIC = ("learning_rate", "weight_decay")
 
 _PATIENCE_SECONDS = 120.0
 _SUGGESTION_SECONDS = 900.0

@@ -166,3 +166,60 @@ def unstable_backbone(tmp_path_factory) -> tuple[dict, str]:
     path = str(tmp_path_factory.mktemp("unstable") / "backbone.npz")
     network.save_backbone(backbone, path, {"made": "for a test"}, dtype=np.float32)
     return settings, path
+
+
+def measured(number, seconds=10.0, **changes):
+    """What is measured after an epoch."""
+    return {
+        "epoch": number,
+        "loss": 2.0 / number,
+        "val_loss": 1.5 / number,
+        "val_accuracy": 1 - 0.7 / number,
+        "images_per_second": 100.0,
+        "input_wait_share": 0.2,
+        "learning_rate": 0.001 / number,
+        "seconds": seconds,
+        "seconds_left": 0.0,
+        **changes,
+    }
+
+
+def phases_of(frozen, unfrozen):
+    """Phases with epochs of so many seconds."""
+    numbers = iter(range(1, 10_000))
+    return [
+        {"name": name, "epochs": [measured(next(numbers), seconds) for seconds in each]}
+        for name, each in (("frozen", frozen), ("unfrozen", unfrozen))
+        if each
+    ]
+
+
+def record_of(frozen=2, unfrozen=3, **changes):
+    """The record of a training that took as long as predicted."""
+    phases = phases_of([10.0] * frozen, [30.0] * unfrozen)
+    epochs = [epoch for phase in phases for epoch in phase["epochs"]]
+    total = sum(epoch["seconds"] for epoch in epochs)
+    for number, epoch in enumerate(epochs, start=1):
+        epoch["seconds_left"] = total - sum(each["seconds"] for each in epochs[:number])
+    return {
+        "weights_sha256": "0123456789abcdef" * 4,
+        "seed": 7,
+        "network": {"blocks": [1, 1], "width": 8, "bottleneck": False, "image_size": 32},
+        "training": {"backbone": "", "batch_size": 8, "frozen_epochs": frozen, "unfrozen_epochs": unfrozen},
+        "classes": ["amber", "blue", "chalk"],
+        "examples": {"train": 36_000, "val": 600},
+        "val_loss": epochs[-1]["val_loss"],
+        "val_accuracy": epochs[-1]["val_accuracy"],
+        "best_epoch": len(epochs),
+        "epochs_run": len(epochs),
+        "images_per_second": 100.0,
+        "input_wait_share": 0.03,
+        "decode_share": 0.4,
+        "decode_seconds_per_image": 0.002,
+        "seconds": total + 5,
+        "stopped_by_window": False,
+        "workers": 1,
+        "replicas": 1,
+        "phases": phases,
+        **changes,
+    }

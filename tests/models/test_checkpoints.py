@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from models import input_pipeline, network, training
 from models.checkpoints import Checkpoint
@@ -110,13 +111,18 @@ def measured(record):
 # Within an epoch of the frozen phase, at its end, within the unfrozen phase, and at the very end.
 @pytest.mark.parametrize("last", [2, 8, 10, 16])
 def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(week, settings, unbroken, tmp_path, monkeypatch, caplog, last):
-    killed_after(week, tmp_path / "killed", settings, tmp_path / "checkpoints", monkeypatch, saves=last)
+    state = killed_after(week, tmp_path / "killed", settings, tmp_path / "checkpoints", monkeypatch, saves=last)
+    # What validation took is known to the deadline of the training that goes on.
+    assert (state["validation_seconds"] > 0) == bool(state["phases"][0]["epochs"])
     assert not (tmp_path / "killed" / "run" / "training.json").exists()
     with caplog.at_level(logging.INFO):
         record = trained(week, tmp_path / "again", settings, tmp_path / "checkpoints")
     assert "going on where a training was left" in caplog.text
     assert record["weights_sha256"] == unbroken["weights_sha256"]
     assert measured(record) == measured(unbroken) and record["best_epoch"] == unbroken["best_epoch"]
+    (events,) = (tmp_path / "again" / "run" / "tensorboard").iterdir()
+    steps = [event.step for event in tf.compat.v1.train.summary_iterator(str(events)) if event.summary.value]
+    assert sorted(set(steps)) == [1, 2, 3, 4]
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
@@ -145,6 +151,7 @@ def killed_after(week, out, settings, checkpoints, monkeypatch, saves):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Checkpoint, "save", save_and_die)
         trained(week, out, settings, checkpoints)
+    return saved[-1]
 
 
 def test_a_window_that_is_over_when_it_goes_on_keeps_what_was_learnt(week, settings, tmp_path, monkeypatch):

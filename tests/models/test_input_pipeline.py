@@ -298,7 +298,7 @@ def test_damaged_labelled_examples(new_week):
 
 
 def test_looking_for_damage_tells_how_far_it_is(week, monkeypatch, caplog):
-    monkeypatch.setattr(input_pipeline, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(input_pipeline, "SECONDS_BETWEEN_REPORTS", 0.0)
     with caplog.at_level("INFO", "models.input_pipeline"):
         input_pipeline.explain(split_of(week))
     assert "the train split cannot be read: all of its 4 image shards are read once more" in caplog.text

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 from models import input_pipeline, loop, network, records, serving, training
+from models.code import code_digest
 from models.config import NetworkConfig, TrainingConfig
 from models.errors import TrainingError
 
@@ -149,6 +150,8 @@ def test_the_record_says_what_was_trained_with_what(once, week):
     facts = record["tensorflow"]
     assert facts["version"] == tf.__version__ and facts["git_version"] and facts["compiler"]
     assert "CPU" in facts["devices"] and facts["cuda"] in (True, False)
+    assert facts["flags"]["TF_ENABLE_ONEDNN_OPTS"] == os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset")
+    assert record["code_sha256"] == code_digest() and record["processor"]
 
 
 def test_the_record_says_how_each_epoch_went(once):

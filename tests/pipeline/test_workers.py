@@ -4,11 +4,13 @@ import json
 import logging
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -133,6 +135,16 @@ def test_what_a_worker_found_wrong_is_told(week, tmp_path):
     with pytest.raises(TrainingError, match="training.backbone .*nowhere.npz cannot be read"):
         trained(week, tmp_path, {"backbone": str(tmp_path / "nowhere.npz"), "workers": 2})
     assert not children() and not (tmp_path / "serving").exists()
+
+
+def test_a_worker_that_hangs_when_the_others_have_ended_is_named(monkeypatch):
+    monkeypatch.setattr(workers, "_GRACE_SECONDS", 0.1)
+    team = [types.SimpleNamespace(index=index, failure=lambda: "") for index in range(3)]
+    ended = queue.Queue()
+    ended.put(team[0])
+    ended.put(team[2])
+    with pytest.raises(TrainingError, match="worker 1 of the training did not end within 0.1 s of the others"):
+        workers._watch((team, ended))
 
 
 _STARTER = """
