@@ -9,7 +9,7 @@ turns; a figure is the median of the turns, with the least and the most. Ratios 
 part took is in the result (`seconds`).
 
     input        training's input against the prototype's: bench/shards.py measures it once, this part several times, and
-                 what of it is decoding and augmenting
+                 what of it is decoding
     share        a step of ResNet-50 at 224 pixels, full and frozen, against decoding the prototype's way and ours: the share
                  of decoding, measured here, and computed from the case's figures
     workers      two workers on this machine against one, each on a core of its own; what their all-reduce takes
@@ -216,9 +216,9 @@ def _stepper(config: TrainingConfig, batch: int, backbone: bool):
     network = Classifier(NetworkConfig(), 1000, config.seed)
     step, _ = loop._trainer(network, config, alone(), backbone)
     side = network.backbone.input_shape[1]
-    images = tf.random.stateless_uniform([batch, side, side, 3], [0, 0], 0, 255)
-    labels = tf.range(batch, dtype=tf.int64)
-    arguments = images, labels, tf.constant(1e-3), tf.constant([0, 0]), tf.constant(0.0)
+    images = tf.cast(tf.random.stateless_uniform([batch, side, side, 3], [0, 0], 0, 255), tf.uint8)
+    colours, labels = tf.random.stateless_uniform([batch, 3], [0, 1], 0.8, 1.2), tf.range(batch, dtype=tf.int64)
+    arguments = images, colours, labels, tf.constant(1e-3), tf.constant([0, 0]), tf.constant(0.0)
 
     def run():
         return float(step(*arguments)[0])
@@ -411,7 +411,8 @@ def _all_reduce_child(core: str) -> dict:
         step, _ = loop._trainer(small, config, team, backbone=True)
     scalar = tf.TensorSpec([], tf.float32)
     traced = step.get_concrete_function(
-        tf.TensorSpec([16, 224, 224, 3]), tf.TensorSpec([16], tf.int64), scalar, tf.TensorSpec([2], tf.int32), scalar
+        tf.TensorSpec([16, 224, 224, 3], tf.uint8), tf.TensorSpec([16, 3]), tf.TensorSpec([16], tf.int64), scalar,
+        tf.TensorSpec([2], tf.int32), scalar,
     )
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]

@@ -75,7 +75,7 @@ class TrainingConfig:
         weight_decay: AdamW's decoupled weight decay of kernels, 0 to 1, a share of the learning rate.
         label_smoothing: Share of each target that is spread over all classes, 0 to 0.5.
         dropout: Share of the pooled features that is dropped before the head, 0 to 0.9.
-        augmentation: Strength of random crop, flip and colours, 0 (none) to 1 (`models.input_pipeline.augment`).
+        augmentation: Strength of random crop, flip and colours, 0 (none) to 1 (`models.pixels`).
         early_stopping_patience: Epochs without a better validation loss after which a phase ends, 1 to 1000. The best
             weights are restored in any case.
         seed: Seed of weights, order, augmentation and dropout, 0 to 2**31 - 1.

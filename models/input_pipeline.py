@@ -1,11 +1,11 @@
-"""What training and validation read: image shards zipped with their labels, decoded, cropped and augmented.
+"""What training and validation read: image shards zipped with their labels, decoded and cropped.
 
 Order is a function of (seed, epoch) and every random choice of (seed, epoch, position of the image in its split),
 never of the number of readers, of threads or of what was read before. So two runs read the same bits, and a training
 that resumes at epoch e reads what an unbroken one does.
 
     label records (one a shard, sorted) ─┐
-    image shards (read in sequence) ─────┴─ zip ─ drop -1 ─ shuffle ─ decode, crop, augment ─ batch
+    image shards (read in sequence) ─────┴─ zip ─ drop -1 ─ shuffle ─ decode, crop ─ batch
 """
 
 import collections
@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import itertools
 import logging
-import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from concurrent import futures
 import numpy as np
 import tensorflow as tf
 
-from models import records, tfrecords
+from models import pixels, records, tfrecords
 from models.errors import TrainingError
 
 _log = logging.getLogger(__name__)
@@ -35,9 +34,6 @@ _CYCLE, _BLOCK = 16, 16
 _SHUFFLE = 16384
 
 _END = -2
-
-DRAWS = 8
-"""Random numbers that `augment` takes for a photograph."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +218,7 @@ def training_dataset(
         short_side: Pixels of the shorter side of the stored photographs.
         batch_size: Images a batch; at most `split.examples`.
         epochs: The epochs to read, counted from 0.
-        augmentation: Strength, 0 to 1; see `augment`.
+        augmentation: Strength, 0 to 1; see `pixels.random_crop` and `pixels.colour_factors`.
         seed: Seed of order and augmentation.
         steps: Batches an epoch; None for `steps_per_epoch`, the most there are.
         skip_steps: Batches of the first of these epochs that are left out, as a training that goes on has had them; they
@@ -230,7 +226,8 @@ def training_dataset(
         readers: Shards that are read in parallel; no other order comes of it.
 
     Returns:
-        A dataset of (float32 [batch_size, size, size, 3], 0 to 255; int64 [batch_size] class indices).
+        A dataset of (uint8 [batch_size, size, size, 3]; float32 [batch_size, 3], what `pixels.recolour` takes of them; int64
+        [batch_size] class indices).
     """
     each = (steps_per_epoch(split, batch_size) if steps is None else steps) * batch_size
 
@@ -239,7 +236,7 @@ def training_dataset(
 
         def drawn(start, encoded, shape, label):
             block_key = tf.random.experimental.stateless_fold_in(key, start + 2)
-            return tf.random.stateless_uniform([tf.size(label), DRAWS], block_key), encoded, shape, label
+            return tf.random.stateless_uniform([tf.size(label), pixels.DRAWS], block_key), encoded, shape, label
 
         photographs = blocks(split, readers, order=_fold(seed, epoch, 0)).map(drawn).unbatch()
         # Not reshuffled: the next epoch has a seed of its own.
@@ -250,7 +247,8 @@ def training_dataset(
         return photographs.take(each).skip(tf.cast(had, tf.int64))
 
     def prepared(draws, encoded, shape, label):
-        return augment(encoded, shape, image_size, short_side, augmentation, draws), label
+        image = pixels.random_crop(encoded, shape, image_size, short_side, augmentation, draws)
+        return image, pixels.colour_factors(augmentation, draws), label
 
     dataset = tf.data.Dataset.range(epochs.start, epochs.stop).flat_map(one_epoch)
     dataset = dataset.map(prepared, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -274,7 +272,7 @@ def validation_dataset(
     """
     photographs = blocks(split, readers, order=None).map(lambda start, *columns: columns).unbatch()
     dataset = photographs.map(
-        lambda encoded, shape, label: (centre_crop(encoded, shape, image_size, short_side), label),
+        lambda encoded, shape, label: (pixels.centre_crop(encoded, shape, image_size, short_side), label),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
@@ -363,104 +361,6 @@ def _fold_epoch(seed, epoch):
 
 def _fold_int64(seed, epoch, index):
     return tf.cast(_fold(seed, epoch, index)[0], tf.int64) & 0x7FFFFFFF
-
-
-def centre_crop(encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int) -> tf.Tensor:
-    """Decodes the middle of a stored photograph, and no more than that.
-
-    Args:
-        encoded: string []; JPEG.
-        shape: int32 [2]; its height and width.
-        image_size: Pixels of the square wanted.
-        short_side: Pixels of the shorter side of the stored photographs; a smaller one was not enlarged for storing
-            and is enlarged here, the same part of it being seen.
-
-    Returns:
-        float32 [size, size, 3], 0 to 255.
-    """
-    side = _scaled(tf.minimum(shape[0], shape[1]), image_size, short_side)
-    top, left = (shape[0] - side) // 2, (shape[1] - side) // 2
-    return _crop(encoded, tf.stack([top, left, side, side]), image_size)
-
-
-def augment(
-    encoded: tf.Tensor, shape: tf.Tensor, image_size: int, short_side: int, strength: float, draws: tf.Tensor
-) -> tf.Tensor:
-    """Decodes a random part of a stored photograph, perhaps mirrored and in other colours.
-
-    At strength a (Szegedy et al., https://arxiv.org/abs/1409.4842, at a = 1): a part with an area share drawn from
-    1 - 0.92 a to 1 and an aspect ratio from (3/4)^a to (4/3)^a, at random; mirrored half of the time; brightness,
-    contrast and saturation each times 1 - 0.4 a to 1 + 0.4 a. At 0 it is `centre_crop`.
-
-    Args:
-        encoded: string []; JPEG.
-        shape: int32 [2]; its height and width.
-        image_size: Pixels of the square wanted.
-        short_side: Pixels of the shorter side of the stored photographs.
-        strength: 0 to 1.
-        draws: float32 [DRAWS], each from 0 up to but not 1; all that is random comes from them.
-
-    Returns:
-        float32 [size, size, 3], 0 to 255.
-    """
-    if strength == 0:
-        return centre_crop(encoded, shape, image_size, short_side)
-    # A scalar op costs about what a pass over a channel does, so what is random is computed in vectors.
-    amplitude, spread = 0.4 * strength, strength * math.log(4 / 3)
-    upper = tf.constant([1.0, spread, 1.0, 1.0, 1.0] + 3 * [1 + amplitude])
-    lower = tf.constant([1 - 0.92 * strength, -spread, 0.0, 0.0, 0.0] + 3 * [1 - amplitude])
-    draws = _between(draws, lower, upper)
-    share, log_ratio, _, _, mirror, brightness, contrast, saturation = tf.unstack(draws)
-
-    side = tf.sqrt(share * tf.reduce_prod(tf.cast(shape, tf.float32)))
-    # Half of the logarithm for each side: their ratio has the whole one, their product is the area.
-    size = tf.round(side * tf.exp(log_ratio * tf.constant([-0.5, 0.5])))
-    size = tf.clip_by_value(tf.cast(size, tf.int32), 1, shape)
-    corner = tf.cast(draws[2:4] * tf.cast(shape - size + 1, tf.float32), tf.int32)
-    part = _decode(encoded, tf.concat([corner, size], 0))
-    # Before it is resized: in bytes both are cheaper.
-    part = tf.cond(mirror < 0.5, lambda: tf.reverse(part, [1]), lambda: part)
-    mean = _mean(part)
-    image = _resize(part, image_size)
-
-    # Times brightness, then away from the mean, then away from grey: affine together, so one pass over the pixels does
-    # for three. Element by element, whose bits no number of threads changes, as it may those of a matrix product.
-    scale = brightness * contrast
-    red, green, blue = tf.unstack(image, axis=-1)
-    grey = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
-    common = grey * (scale - scale * saturation) + mean * (brightness - scale)
-    image = image * (scale * saturation) + common[..., tf.newaxis]
-    return tf.clip_by_value(image, 0.0, 255.0)
-
-
-# Shares of red, green and blue in grey: ITU-R BT.601, as in JPEG.
-_GREY = (0.299, 0.587, 0.114)
-
-
-def _crop(encoded, window, image_size):
-    return _resize(_decode(encoded, window), image_size)
-
-
-def _decode(encoded, window):
-    return tf.image.decode_and_crop_jpeg(encoded, window, channels=3, dct_method="INTEGER_ACCURATE")
-
-
-def _resize(image, image_size):
-    return tf.ensure_shape(tf.image.resize(image, [image_size, image_size]), [image_size, image_size, 3])
-
-
-def _scaled(side, image_size, short_side):
-    return tf.maximum(1, (side * image_size + short_side // 2) // short_side)
-
-
-def _between(draw, lower, upper):
-    return lower + draw * (upper - lower)
-
-
-def _mean(image):
-    # In integers, whose sum does not depend on the order that threads add in; 32 bits hold a row, not a photograph.
-    rows = tf.reduce_sum(tf.cast(image, tf.int32), axis=[1, 2])
-    return tf.cast(tf.reduce_sum(tf.cast(rows, tf.int64)), tf.float32) / tf.cast(tf.size(image), tf.float32)
 
 
 def plain(error: tf.errors.OpError) -> str:
@@ -613,7 +513,7 @@ def _fault(record, number, wanted, parse) -> tuple[str, str]:
     if wanted:
         try:
             # As training decodes: other operations take a PNG too, or do not mind a wrong size.
-            _decode(encoded, [0, 0, height, width])
+            pixels.decode(encoded, [0, 0, height, width])
         except (ValueError, tf.errors.OpError) as error:
             return _UNDECODABLE, f"photograph {image_id}, record {number}, is no JPEG that can be decoded: {_reason(error)}"
     return "", ""

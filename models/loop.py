@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from models import input_pipeline, profile
+from models import input_pipeline, pixels, profile
 from models.checkpoints import Checkpoint
 from models.config import TrainingConfig
 from models.errors import TrainingError
@@ -252,12 +252,12 @@ class _Loop:
                 self._stopped = True
                 break
             waited = batches.seconds
-            images, labels = next(batches)
+            batch = next(batches)
             state.epoch_wait += batches.seconds - waited
             rate = tf.constant(self._rate(name, step), tf.float32)
             # A number of its own for each step, whatever phases ended early.
             key = tf.constant([config.seed, (state.epoch - 1) * self._steps + step], tf.int32)
-            loss, opinion = train_step(images, labels, rate, key, self._opinion())
+            loss, opinion = train_step(*batch, rate, key, self._opinion())
             state.losses.append(loss)
             opinions.append(opinion)
             state.step = step + 1
@@ -459,11 +459,12 @@ def _trainer(network: Classifier, config: TrainingConfig, workers: Workers, back
         optimizer.exclude_from_weight_decay(var_list=[variable for variable in variables if len(variable.shape) < 2])
         optimizer.build(variables)
 
-    def replica_step(images, labels, key, opinion):
+    def replica_step(images, colours, labels, key, opinion):
         context = tf.distribute.get_replica_context()
         if workers.replicas > 1:
             # Each replica drops other features.
             key = tf.random.experimental.stateless_fold_in(key, context.replica_id_in_sync_group)
+        images = pixels.recolour(images, colours) if config.augmentation else tf.cast(images, tf.float32)
         with tf.GradientTape() as tape:
             logits = network(images, train_backbone=backbone, dropout=config.dropout, seed=key)
             # Gradients are summed over replicas: their mean is that of the whole batch.
@@ -475,9 +476,9 @@ def _trainer(network: Classifier, config: TrainingConfig, workers: Workers, back
         return loss, opinion
 
     @tf.function(reduce_retracing=True)
-    def step(images, labels, rate, key, opinion):
+    def step(images, colours, labels, rate, key, opinion):
         optimizer.learning_rate.assign(rate)
-        results = workers.strategy.run(replica_step, args=(images, labels, key, opinion))
+        results = workers.strategy.run(replica_step, args=(images, colours, labels, key, opinion))
         # The same in every replica.
         return tuple(workers.strategy.experimental_local_results(result)[0] for result in results)
 

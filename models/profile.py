@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from models import input_pipeline
+from models import input_pipeline, pixels
 from models.config import FROZEN_COST
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _PASSES = 3
 def decode_seconds(
     split: input_pipeline.Split, *, image_size: int, short_side: int, augmentation: float, seed: int, photographs: int = 256
 ) -> float:
-    """Measures what one photograph costs from its JPEG in memory to augmented pixels, as training makes them.
+    """Measures what one photograph costs from its JPEG in memory to the pixels of a batch, as training makes them.
 
     The processor's time, not the clock's, so what else the machine does makes no difference; what else this process does
     adds to it. Nothing random is touched. 256 photographs of 256 pixels take 0.5 s, reading and tracing half a second more.
@@ -29,8 +29,8 @@ def decode_seconds(
         split: The split, not empty.
         image_size: Pixels of the square that the network sees.
         short_side: Pixels of the shorter side of the stored photographs.
-        augmentation: Strength, 0 to 1; see `input_pipeline.augment`.
-        seed: Seed of what is cut out, mirrored and coloured.
+        augmentation: Strength, 0 to 1; see `pixels.random_crop`.
+        seed: Seed of what is cut out and mirrored.
         photographs: How many are measured: the first of the split in the order of validation, over again if it has fewer.
 
     Returns:
@@ -43,10 +43,10 @@ def decode_seconds(
         blocks = input_pipeline.blocks(split, readers=4, order=None)
         stored = blocks.map(lambda start, encoded, shapes, labels: (encoded, shapes)).unbatch()
         encoded, shapes = stored.take(photographs).batch(photographs).get_single_element()
-        draws = tf.random.stateless_uniform([len(encoded), input_pipeline.DRAWS], [seed, 0])
+        draws = tf.random.stateless_uniform([len(encoded), pixels.DRAWS], [seed, 0])
 
         def one_pixel(jpeg, shape, drawn):
-            return input_pipeline.augment(jpeg, shape, image_size, short_side, augmentation, drawn)[0, 0, 0]
+            return pixels.random_crop(jpeg, shape, image_size, short_side, augmentation, drawn)[0, 0, 0]
 
         options = tf.data.Options()
         # What is timed must not run ahead, nor idle threads look for work.

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from models import input_pipeline, records, serving, tfrecords
+from models import input_pipeline, pixels, records, serving, tfrecords
 from models.errors import TrainingError
 from tests.models.conftest import jpeg, make_week
 
@@ -23,7 +23,8 @@ def split_of(week, name="train"):
 def read(split, epochs=range(0, 2), **changes):
     arguments = {"batch_size": 8, "epochs": epochs, "augmentation": 0.7, "seed": 5, **SIZES, **changes}
     batches = list(input_pipeline.training_dataset(split, **arguments).as_numpy_iterator())
-    return np.stack([images for images, _ in batches]), np.stack([labels for _, labels in batches])
+    images = [pixels.recolour(images, colours) for images, colours, _ in batches]
+    return np.stack(images), np.stack([labels for *_, labels in batches])
 
 
 def same(left, right):
@@ -63,52 +64,6 @@ def test_order_and_pixels_follow_seed_and_epoch(week):
 def test_each_epoch_has_each_photograph_at_most_once(week):
     images, _ = read(split_of(week), range(1), augmentation=0.0)
     assert len({image.tobytes() for batch in images for image in batch}) == 32
-
-
-def drawn(seed):
-    return tf.random.stateless_uniform([input_pipeline.DRAWS], [seed, 3])
-
-
-def test_augmentation_depends_on_the_photograph_and_not_on_its_neighbours(week):
-    content = next(iter(tf.data.TFRecordDataset(str(week.shards[0])).map(records.parse_image)))["image/encoded"]
-    shape, draws = tf.io.extract_jpeg_shape(content)[:2], drawn(4)
-    once = input_pipeline.augment(content, shape, 32, 48, 0.7, draws)
-    assert np.array_equal(once, input_pipeline.augment(content, shape, 32, 48, 0.7, draws))
-    assert not np.array_equal(once, input_pipeline.augment(content, shape, 32, 48, 0.7, drawn(5)))
-    (mapped,) = tf.data.Dataset.from_tensors(content).map(lambda c: input_pipeline.augment(c, shape, 32, 48, 0.7, draws))
-    assert np.array_equal(once, mapped)
-
-
-@pytest.mark.parametrize("number", range(12))
-def test_augmentation_is_what_it_says_one_step_after_the_other(number):
-    """The colours are changed in one pass; here in the three that its description has."""
-    content, strength, draws = jpeg(70, 48, (200, 90, 40), seed=number), 0.8, drawn(number)
-    image = input_pipeline.augment(content, tf.constant([48, 70]), 32, 48, strength, draws)
-    np.testing.assert_allclose(image, slowly_augmented(content, strength, draws.numpy().astype(float)), atol=0.01)
-
-
-def slowly_augmented(content, strength, draws):
-    area, ratio = 48 * 70 * (1 - 0.92 * strength * (1 - draws[0])), (4 / 3) ** (strength * (2 * draws[1] - 1))
-    height, width = min(48, round((area / ratio) ** 0.5)), min(70, round((area * ratio) ** 0.5))
-    top, left = int(draws[2] * (49 - height)), int(draws[3] * (71 - width))
-    part = tf.io.decode_jpeg(content, dct_method="INTEGER_ACCURATE")[top : top + height, left : left + width]
-    image = tf.image.resize(part, [32, 32]).numpy()
-    if draws[4] < 0.5:
-        image = image[:, ::-1]
-    brightness, contrast, saturation = 1 + 0.4 * strength * (2 * draws[5:] - 1)
-    mean = np.mean(part) * brightness
-    image = mean + (image * brightness - mean) * contrast
-    grey = image @ np.array([[0.299], [0.587], [0.114]])
-    return np.clip(grey + (image - grey) * saturation, 0, 255)
-
-
-def test_the_mean_of_a_large_photograph_does_not_overflow():
-    # The bytes of the large one add up to more than 2 ** 31; of one colour, both should come out alike.
-    large, small = (
-        input_pipeline.augment(jpeg(side, side, (250, 250, 250), seed=1), tf.constant([side, side]), 32, side, 0.2, drawn(4))
-        for side in (2000, 100)
-    )
-    assert abs(np.mean(large) - np.mean(small)) < 3
 
 
 def test_validation_is_the_centre_as_it_is_served(week):
