@@ -2,17 +2,19 @@
 
 PYTHON ?= python3
 DATE ?= 2026-03-02
+PROCESSES ?= 2
 ARGS ?=
 export TFX_LINE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lock clean
+.PHONY: help setup run test test-current lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo '  DATE=$(DATE)    the Monday that make run takes'
 	@echo '  ARGS=...           further arguments for local_runner.py (make run) or pytest (make test)'
+	@echo '  PROCESSES=$(PROCESSES)        how many processes make test divides the tests between; each wants a core and 3 GB'
 	@echo '  TFX_LINE=1.16|1.21 pick the TFX line by hand (requirements/bootstrap.py says how it is picked)'
 
 setup: ## build .venv/; returns at once when it is up to date
@@ -24,11 +26,14 @@ run: setup ## run the whole pipeline on this machine with the sample data
 test: setup ## run the tests
 	@.venv/bin/python requirements/bigquery_emulator.py
 	@.venv/bin/python requirements/vizier.py
-	.venv/bin/python -m pytest tests $(ARGS)
+	.venv/bin/python -m pytest tests -n $(PROCESSES) --dist loadfile $(ARGS)
+
+test-current: ## run the tests on TFX 1.21, in a Debian 13 of its own where this machine is too old (as root)
+	@$(PYTHON) requirements/current.py $(ARGS)
 
 lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer versions)
 	@$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade)
 
 clean: ## remove .venv/ and caches; leaves store/, where runs and models are
-	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .pytest_cache
+	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .debian13 .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -110,8 +110,8 @@ def pick_line(wanted: Optional[str], pythons: Dict[Version, str], glibc: Version
       glibc: the C library's version, such as (2, 36).
 
     Returns:
-      In this order: TFX 1.16 where a Python 3.11 is; TFX 1.21 where glibc and a Python allow it; TFX 1.16 with a
-      Python 3.11 that uv is to fetch.
+      The newest line that this machine can install: TFX 1.21 where glibc and a Python allow it; TFX 1.16 where a
+      Python 3.11 is; TFX 1.16 with a Python 3.11 that uv is to fetch.
 
     Raises:
       SetupError: `wanted` is no line, or cannot run here.
@@ -136,10 +136,11 @@ def pick_line(wanted: Optional[str], pythons: Dict[Version, str], glibc: Version
                 f"(Debian 13, Ubuntu 24.04), and this machine has {text(glibc)}. Leave TFX_LINE unset to get TFX 1.16."
             )
         return Choice(line, None, f"TFX_LINE={wanted} asks for it, with a Python 3.11 that uv fetches")
-    if usable(old):
-        return choice(old, "a Python 3.11 is on this machine")
     if usable(new):
-        return choice(new, f"no Python 3.11 here, but Python {text(usable(new)[0])} and glibc {text(glibc)}")
+        return choice(new, f"Python {text(usable(new)[0])} and glibc {text(glibc)} are here")
+    if usable(old):
+        lacking = f"glibc {text(glibc)}, and TFX {new.name} needs {text(new.glibc)}"
+        return choice(old, f"a Python 3.11 and {lacking}")
     return Choice(old, None, "no suitable Python on this machine: uv fetches Python 3.11")
 
 
