@@ -139,8 +139,9 @@ def copy_project() -> None:
 
 def in_debian(*command: str) -> List[str]:
     """The command line that runs `command` inside, with its own mounts and processes, which end with it."""
+    with_us = ["setpriv", "--pdeathsig", "KILL"]  # should this process be killed, everything inside goes too
     isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _IN_DEBIAN, "sh", str(DEBIAN)]
-    return [*isolated, *command]
+    return [*with_us, *isolated, *command]
 
 
 def test(arguments: List[str]) -> int:
@@ -180,7 +181,7 @@ def main() -> int:
             words = ["make", "test", f"TFX_LINE={LINE}", f"ARGS={shlex.join(sys.argv[1:])}"]
             status[0] = subprocess.run(words, cwd=ROOT, check=False).returncode
             return
-        tools = {name: shutil.which(name) for name in ("debootstrap", "git", "unshare", "chroot")}
+        tools = {name: shutil.which(name) for name in ("debootstrap", "git", "setpriv", "unshare", "chroot")}
         free = shutil.disk_usage(ROOT).free / 1e9
         hindered = complaint(os.geteuid(), tools, free, STAMP.exists())
         if hindered:

@@ -119,7 +119,7 @@ def test_arguments_with_spaces_stay_whole(current, monkeypatch, tmp_path):
     monkeypatch.setattr(current.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "3.13.5 2.41\n"))
     current.test(["-k", "a or b"])
     assert called[0][-1] == "ARGS=-k 'a or b'"
-    assert called[0][:1] == ["unshare"]
+    assert called[0][:3] == ["setpriv", "--pdeathsig", "KILL"]
 
 
 def test_is_told_to_a_user_without_a_traceback(tmp_path):
