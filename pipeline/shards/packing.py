@@ -21,6 +21,7 @@ from concurrent import futures
 import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow_hotfix  # noqa: F401, for CVE-2023-47248
 
 from models import tfrecords
 from pipeline import storage, typed

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow_hotfix  # noqa: F401, for CVE-2023-47248
 
 from pipeline import files, storage
 from pipeline.errors import PipelineError

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 import pyarrow.parquet as pq
+import pyarrow_hotfix  # noqa: F401, for CVE-2023-47248
 import requests
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError

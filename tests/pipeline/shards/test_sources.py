@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import pickle
 import shutil
 import unicodedata
 
@@ -362,3 +363,27 @@ def test_a_parquet_file_may_hold_text_in_any_way(tmp_path, kind):
     pq.write_table(pa.table({"uri": column}), tmp_path / "uris.parquet")
     (source,) = sources.find(str(tmp_path / "uris.parquet"))
     assert (source.uri, source.image_id, source.problem) == (f"{tmp_path}/é.jpg", "é", "")
+
+
+class _Runs:
+    """What an attacker pickles into the schema of a Parquet file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_parquet_file_that_brings_code_is_refused_and_runs_nothing(tmp_path):
+    """CVE-2023-47248: PyArrow before 14.0.1 unpickles the type that a column names."""
+    mark = tmp_path / "it ran"
+    metadata = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": pickle.dumps(_Runs(str(mark))),
+    }
+    schema = pa.schema([pa.field("uri", pa.string(), metadata=metadata)])
+    pq.write_table(pa.table({"uri": ["a.jpg"]}, schema=schema), tmp_path / "uris.parquet")
+    with pytest.raises(PipelineError, match=r"uris\.parquet holds a column of a pickled Python type.*write its columns as strings"):
+        list(sources.find(str(tmp_path / "uris.parquet")))
+    assert not mark.exists()
