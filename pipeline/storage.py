@@ -1,4 +1,4 @@
-"""Files on a disk or in Cloud Storage, through one set of functions: what image shards need of either, and no more.
+"""Files on a disk or in Cloud Storage, through one set of functions: what the steps need of either, and no more.
 
 A URI is a path of this machine or begins with gs://. Whatever is written appears whole or not at all: on a disk by a
 rename, in Cloud Storage because an object exists from the moment when its upload ends. Cloud Storage is reached by
@@ -17,7 +17,7 @@ import posixpath
 import shutil
 import stat as stat_module
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import BinaryIO
 
@@ -26,6 +26,8 @@ from pipeline import files
 _CLOUD = "gs://"
 
 _AT_ONCE = 16
+
+_UPDATES = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,6 +199,123 @@ def create(uri: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=path.parent) as folder:
         files.write_atomically(pathlib.Path(folder, path.name), content)
         os.link(os.path.join(folder, path.name), path)
+
+
+def update(uri: str, change: Callable[[bytes | None], bytes]) -> None:
+    """Writes what `change` makes of a file's content; of two that do so at once, the second sees what the first wrote.
+
+    Args:
+        uri: The file.
+        change: Gets the content, None when there is no such file, and returns the new one. It may be called again, and
+            what it raises leaves the file as it is.
+
+    Raises:
+        OSError: BlockingIOError when others were faster time and again.
+    """
+    if not is_cloud(uri):
+        folder = os.path.dirname(uri)
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            before = read(uri) if exists(uri) else None
+            after = change(before)
+            if after != before:
+                files.write_atomically(uri, after)
+        finally:
+            os.close(descriptor)
+        return
+    after = None
+    for _ in range(_UPDATES):
+        version, before = _current(uri)
+        if before is not None and before == after:
+            return  # it was written, and the answer got lost
+        after = change(before)
+        if after == before:
+            return
+        with contextlib.suppress(FileExistsError), _translated(uri):
+            _blob(uri).upload_from_file(io.BytesIO(after), size=len(after), if_generation_match=version)
+            return
+    raise BlockingIOError(errno.EAGAIN, "others change it all the time", uri)
+
+
+def _current(uri: str) -> tuple[int, bytes | None]:
+    """Generation and content of an object; 0 and None when there is none."""
+    while True:
+        try:
+            version = stat(uri).version
+        except FileNotFoundError:
+            return 0, None
+        with contextlib.suppress(FileNotFoundError):  # replaced since
+            return version, read(uri, version)
+
+
+def copy_folder(source: str, destination: str, last: str = "") -> None:
+    """Copies all files below `source` to below `destination`, in place of those of the same names.
+
+    Args:
+        source: A folder that is there.
+        destination: A folder that need not be.
+        last: Name of a file directly in `source` that comes after all others, for readers who wait for it.
+
+    Raises:
+        OSError: There is no such folder, or a file cannot be read or written.
+    """
+    source, destination = absolute(source), absolute(destination)
+    final = join(source, last) if last else None
+    if not is_cloud(source) and not is_cloud(destination):
+
+        def left_out(folder, names):
+            return [last] if last and folder == source else []
+
+        shutil.copytree(source, destination, ignore=left_out, dirs_exist_ok=True)
+        if final and os.path.exists(final):
+            shutil.copy2(final, destination)
+        return
+    found = [listed.uri for listed in walk(source)]
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing below it", source)
+
+    def copy(uri: str) -> None:
+        _copy(uri, join(destination, uri.removeprefix(f"{source}/")))
+
+    with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(copy, [uri for uri in found if uri != final]))
+    if final in found:
+        copy(final)
+
+
+def _copy(source: str, destination: str) -> None:
+    """Copies a file from, to or within Cloud Storage."""
+    if is_cloud(source) and is_cloud(destination):
+        with _translated(source):
+            blob, token = _blob(destination), None
+            while True:  # Cloud Storage copies a large object in several calls
+                token, _, _ = blob.rewrite(_blob(source), token=token, retry=_retry())
+                if token is None:
+                    return
+    elif is_cloud(destination):
+        publish(source, destination)
+    else:
+        with scratch(os.path.dirname(destination)) as folder, _translated(source):
+            path = os.path.join(folder, "copy")
+            _blob(source).download_to_filename(path)
+            publish(path, destination)
+
+
+@contextlib.contextmanager
+def on_disk(folder: str) -> Iterator[str]:
+    """The folder, for libraries that read files of this machine only; of one in Cloud Storage, a copy for the time being.
+
+    Raises:
+        OSError: It cannot be read, or there is nothing in it.
+    """
+    if not is_cloud(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix=files.TEMPORARY) as copy:
+        copy_folder(folder, copy)
+        yield copy
 
 
 @contextlib.contextmanager

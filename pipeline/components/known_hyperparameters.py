@@ -1,12 +1,11 @@
 """Gives the best-known hyperparameters to a week that does not tune."""
 
 import json
-import pathlib
 
 from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
-from pipeline import files
+from pipeline import storage
 from pipeline.artifacts import GateReport
 from pipeline.components import facts
 from pipeline.release import configurations
@@ -33,7 +32,7 @@ def KnownHyperparameters(
     del verdict
     known = configurations.newest_before(folder, snapshot_date)
     config = known.hyperparameters if known else {"space": [], "values": {}}
-    files.write_atomically(pathlib.Path(hyperparameters.uri, "best_hyperparameters.txt"), json.dumps(config))
+    storage.write(storage.join(hyperparameters.uri, "best_hyperparameters.txt"), json.dumps(config).encode())
     facts.record(
         hyperparameters,
         {"origin": f"tuned by run {known.run_id}" if known else "settings", "values": json.dumps(config["values"])},

@@ -1,11 +1,9 @@
 """Finds the last accepted snapshot before this one: the baseline that drift is judged against."""
 
-import pathlib
-import shutil
-
 from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
+from pipeline import storage
 from pipeline.artifacts import LabelSnapshot
 from pipeline.components import facts
 from pipeline.validation import acceptance
@@ -32,8 +30,9 @@ def LastAccepted(
         statistics.split_names = "[]"
         facts.record(statistics, {"bootstrap": True})
         return
-    shutil.copytree(baseline.statistics, statistics.uri, dirs_exist_ok=True)
-    splits = sorted(path.name.removeprefix("Split-") for path in pathlib.Path(statistics.uri).glob("Split-*"))
+    storage.copy_folder(baseline.statistics, statistics.uri)
+    names = storage.names(statistics.uri)
+    splits = [name.removeprefix("Split-") for name in names if name.startswith("Split-")]
     statistics.split_names = acceptance.encode_splits(splits)
     facts.record(
         statistics,

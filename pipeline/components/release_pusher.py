@@ -1,8 +1,7 @@
 """TFX's Pusher, which also refuses to put an older week's model in front of a newer one."""
 
 import logging
-import pathlib
-import shutil
+import time
 
 from tfx.components.pusher import component, executor
 from tfx.dsl.components.base import base_component, executor_spec
@@ -11,6 +10,7 @@ from tfx.types import artifact_utils, channel, component_spec, standard_artifact
 from tfx.utils import path_utils, proto_utils
 
 from models.serving import weights_digest
+from pipeline import storage
 from pipeline.artifacts import LabelSnapshot
 from pipeline.components import facts
 from pipeline.release import ledger
@@ -45,35 +45,46 @@ class Executor(executor.Executor):
         """Whether to push; the reason against it is kept for `Do`."""
         snapshot = artifact_utils.get_single_instance(input_dict["snapshot"])
         model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
-        self._hold = reason_to_hold(
-            super().CheckBlessing(input_dict),
-            facts.text(snapshot, "date"),
-            weights_digest(path_utils.serving_model_path(model.uri)),
-            ledger.serving(self._ledger, self._endpoint),
-        )
+        with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
+            weights = weights_digest(folder)
+        blessed = super().CheckBlessing(input_dict)
+        serving = ledger.serving(self._ledger, self._endpoint)
+        self._hold = reason_to_hold(blessed, facts.text(snapshot, "date"), weights, serving)
         return not self._hold
 
     def Do(self, input_dict, output_dict, exec_properties):
-        """As TFX's; records why nothing was pushed as the custom property `reason`."""
+        """As TFX's, on a disk or in Cloud Storage; records why nothing was pushed as the custom property `reason`."""
         self._ledger, self._endpoint = exec_properties["ledger"], exec_properties["endpoint"]
-        versions = _versions_folder(exec_properties)
-        before = set(versions.glob("*"))
-        try:
-            super().Do(input_dict, output_dict, exec_properties)
-        except BaseException:
-            # A full disk or Ctrl-C: what was copied serves nowhere and would only take room.
-            for folder in set(versions.glob("*")) - before:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
         pushed = artifact_utils.get_single_instance(output_dict[standard_component_specs.PUSHED_MODEL_KEY])
+        if self.CheckBlessing(input_dict):
+            model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
+            self._push(path_utils.serving_model_dir(model.uri), _versions_folder(exec_properties), pushed)
+        else:
+            self._MarkNotPushed(pushed)
         facts.record(pushed, {"reason": self._hold})
         log.info("not pushed: %s" if self._hold else "pushed%s", self._hold)
 
 
-def _versions_folder(exec_properties) -> pathlib.Path:
+    def _push(self, model: str, versions: str, pushed) -> None:
+        version = int(time.time())
+        while storage.names(storage.join(versions, str(version))):
+            version += 1
+        destination = storage.join(versions, str(version))
+        try:
+            # A server takes a version for whole when it has this file.
+            storage.copy_folder(model, destination, last="saved_model.pb")
+            storage.copy_folder(model, pushed.uri)
+        except BaseException:
+            # A full disk or Ctrl-C: what was copied serves nowhere and would only take room.
+            storage.remove_folder(destination)
+            raise
+        self._MarkPushed(pushed, pushed_destination=destination, pushed_version=str(version))
+
+
+def _versions_folder(exec_properties) -> str:
     destination = pusher_pb2.PushDestination()
     proto_utils.json_to_proto(exec_properties[standard_component_specs.PUSH_DESTINATION_KEY], destination)
-    return pathlib.Path(destination.filesystem.base_directory)
+    return destination.filesystem.base_directory
 
 
 class ReleasePusherSpec(component_spec.ComponentSpec):

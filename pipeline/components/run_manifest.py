@@ -1,11 +1,10 @@
 """Records what the run was started with: the first step, and the root of every lineage."""
 
 import json
-import pathlib
 
 from tfx.v1.dsl.components import OutputArtifact, Parameter, component
 
-from pipeline import files
+from pipeline import files, storage
 from pipeline.artifacts import RunManifest as RunManifestArtifact
 from pipeline.components import facts
 
@@ -30,5 +29,5 @@ def RunManifest(
     where_from = json.loads(origin)
     known = {"run_id": run_id, "snapshot_date": snapshot_date, **where_from}
     content = {**known, "settings": json.loads(settings)}
-    files.write_atomically(pathlib.Path(manifest.uri, "manifest.json"), files.to_json(content))
+    storage.write(storage.join(manifest.uri, "manifest.json"), files.to_json(content).encode())
     facts.record(manifest, {**known, "settings": settings})

@@ -1,17 +1,17 @@
 """The last step: writes the release into the ledger, and what came of the run into the lineage."""
 
-import glob
+import functools
 import json
-import pathlib
 
 from tfx.types import standard_artifacts
 from tfx.utils import path_utils
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
 from models.serving import weights_digest
-from pipeline import files
+from pipeline import files, storage
 from pipeline.artifacts import LabelSnapshot, ServingRelease
 from pipeline.components import facts
+from pipeline.components.release_pusher import reason_to_hold
 from pipeline.release import configurations, ledger
 from pipeline.validation import evaluation as evaluations
 
@@ -51,18 +51,21 @@ def ServingLedger(
         min_slice_examples: Fewest eval examples of a class that may be called the weakest.
         release: The artifact: `release.json`, and its facts as custom properties.
     """
-    training = json.loads(pathlib.Path(model_run.uri, "training.json").read_text(encoding="utf-8"))
-    figures = evaluations.read(evaluation.uri)
+    training = json.loads(storage.read(storage.join(model_run.uri, "training.json")))
+    with storage.on_disk(evaluation.uri) as folder:
+        figures = evaluations.read(folder)
+    with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
+        weights = weights_digest(folder)
     weakest = figures.weakest(min_slice_examples)
-    hyperparameter_file = glob.glob(f"{hyperparameters.uri}/*")[0]
+    hyperparameter_file = storage.join(hyperparameters.uri, storage.names(hyperparameters.uri)[0])
     known = {
         "run_id": run_id,
         "snapshot": facts.text(snapshot, "table"),
         "snapshot_date": facts.text(snapshot, "date"),
         "endpoint": endpoint,
-        "weights_sha256": weights_digest(path_utils.serving_model_path(model.uri)),
+        "weights_sha256": weights,
         "training": json.dumps(training, sort_keys=True),
-        "hyperparameters": pathlib.Path(hyperparameter_file).read_text(encoding="utf-8"),
+        "hyperparameters": storage.read(hyperparameter_file).decode(),
         "accuracy": figures.accuracy,
         "log_loss": figures.log_loss,
         "eval_examples": figures.examples,
@@ -76,17 +79,23 @@ def ServingLedger(
     }
     if figures.baseline_accuracy is not None:
         known["baseline_accuracy"] = figures.baseline_accuracy
+    entry = None
     if facts.number(pushed_model, "pushed"):
-        entry = ledger.append(
-            ledger_path,
-            endpoint=endpoint,
-            to_version=facts.text(pushed_model, "pushed_version"),
-            model=facts.text(pushed_model, "pushed_destination"),
-            run_id=run_id,
-            snapshot=known["snapshot"],
-            snapshot_date=known["snapshot_date"],
-            weights_sha256=known["weights_sha256"],
-        )
+        try:
+            entry = ledger.append(
+                ledger_path,
+                endpoint=endpoint,
+                to_version=facts.text(pushed_model, "pushed_version"),
+                model=facts.text(pushed_model, "pushed_destination"),
+                run_id=run_id,
+                snapshot=known["snapshot"],
+                snapshot_date=known["snapshot_date"],
+                weights_sha256=weights,
+                unless=functools.partial(reason_to_hold, True, known["snapshot_date"], weights),
+            )
+        except ledger.Held as held:
+            known["reason"] = str(held)
+    if entry:
         known |= {
             "released": True,
             "released_at": entry.at,
@@ -101,5 +110,5 @@ def ServingLedger(
                 configuration_folder,
                 configurations.Configuration(known["snapshot_date"], run_id, json.loads(known["hyperparameters"])),
             )
-    files.write_atomically(pathlib.Path(release.uri, "release.json"), files.to_json(known))
+    storage.write(storage.join(release.uri, "release.json"), files.to_json(known).encode())
     facts.record(release, known)

@@ -1,11 +1,10 @@
 """Finds the model that serves: the one that a candidate is judged against."""
 
-import shutil
-
 from tfx.types import standard_artifacts
 from tfx.utils import path_utils
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
+from pipeline import storage
 from pipeline.artifacts import GateReport
 from pipeline.components import facts
 from pipeline.release import ledger
@@ -31,7 +30,7 @@ def ServingModel(
     if entry is None:
         facts.record(model, {"bootstrap": True})
         return
-    shutil.copytree(entry.path, path_utils.serving_model_dir(model.uri), dirs_exist_ok=True)
+    storage.copy_folder(entry.path, path_utils.serving_model_dir(model.uri))
     facts.record(
         model,
         {

@@ -2,12 +2,11 @@
 
 import json
 import logging
-import shutil
 
 from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
-from pipeline import typed
+from pipeline import storage, typed
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot
 from pipeline.components import facts
 from pipeline.errors import PipelineError, SnapshotRejected
@@ -94,7 +93,7 @@ def SnapshotGate(
     report.write(reports, run_id, identity, known, decision, histograms.read(statistics.uri), histograms.read(baseline.uri))
     if not decision.accepted:
         raise SnapshotRejected(f"{report.as_text(table, decision)}\n  the whole report: {reports}/gate.html")
-    shutil.copytree(reports, verdict.uri, dirs_exist_ok=True)
+    storage.copy_folder(reports, verdict.uri)
     facts.record(
         verdict,
         {

@@ -5,7 +5,7 @@ import json
 
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
-from pipeline import files
+from pipeline import files, storage
 from pipeline.artifacts import LabelSnapshot, RunManifest
 from pipeline.components import facts
 from pipeline.warehouse import Location, open_warehouse
@@ -33,5 +33,5 @@ def SnapshotGen(
     # `uri` names the artifact's folder in the lineage; the table has a name of its own there.
     known = dataclasses.asdict(taken)
     known["table_uri"] = known.pop("uri")
-    files.write_atomically(f"{snapshot.uri}/snapshot.json", files.to_json(known))
+    storage.write(storage.join(snapshot.uri, "snapshot.json"), files.to_json(known).encode())
     facts.record(snapshot, known)

@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
-import pathlib
 
-from pipeline import files
+from pipeline import files, storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +23,11 @@ class Configuration:
 
 def record(folder: str, configuration: Configuration) -> None:
     """Keeps a configuration; one file a snapshot date, so a date that is tuned again replaces its own."""
-    path = pathlib.Path(folder, f"{configuration.snapshot_date}.json")
-    files.write_atomically(path, files.to_json(dataclasses.asdict(configuration)))
+    uri = storage.join(folder, f"{configuration.snapshot_date}.json")
+    storage.write(uri, files.to_json(dataclasses.asdict(configuration)).encode())
 
 
 def newest_before(folder: str, date: str) -> Configuration | None:
     """The newest configuration whose snapshot date is before `date`, or None."""
-    dates = sorted(path.stem for path in pathlib.Path(folder).glob("*.json") if path.stem < date)
-    if not dates:
-        return None
-    return Configuration(**json.loads(pathlib.Path(folder, f"{dates[-1]}.json").read_text(encoding="utf-8")))
+    names = [name for name in storage.names(folder) if name.endswith(".json") and name.removesuffix(".json") < date]
+    return Configuration(**json.loads(storage.read(storage.join(folder, names[-1])))) if names else None

@@ -2,19 +2,24 @@
 
 One JSON object a line; each line carries the SHA-256 of the line before, so a line that was changed or
 lost is noticed, but for the newest, which no other line vouches for. The newest entry of an endpoint is
-what serves there. Light: no TensorFlow.
+what serves there. It lies on a disk or in Cloud Storage. Light: no TensorFlow.
 """
 
 import dataclasses
 import datetime
 import hashlib
 import json
-import pathlib
+import os
+from collections.abc import Callable
 
-from pipeline import files
+from pipeline import storage
 from pipeline.errors import PipelineError
 
 _FIRST = "0" * 64
+
+
+class Held(PipelineError):
+    """What would have been released is not: since it was pushed, something else came to serve."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Entry:
     previous: str
 
 
-def read(path: str | pathlib.Path) -> list[Entry]:
+def read(path: str | os.PathLike) -> list[Entry]:
     """Reads the ledger and checks its chain.
 
     Args:
@@ -59,9 +64,13 @@ def read(path: str | pathlib.Path) -> list[Entry]:
     Raises:
         PipelineError: A line cannot be read or is cut short, or does not follow the line before it.
     """
-    path = pathlib.Path(path)
+    path = os.fspath(path)
+    return _entries(path, storage.read(path) if storage.exists(path) else b"")
+
+
+def _entries(path: str, content: bytes) -> list[Entry]:
     entries, previous = [], _FIRST
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_lines(path, content), start=1):
         try:
             entry = Entry(**json.loads(line.decode()))
         except (ValueError, TypeError) as error:
@@ -76,21 +85,24 @@ def read(path: str | pathlib.Path) -> list[Entry]:
     return entries
 
 
-def _lines(path: pathlib.Path) -> list[bytes]:
+def _lines(path: str, content: bytes) -> list[bytes]:
     # Bytes: text has more line ends than the one that separates entries, and a path may hold them.
-    content = path.read_bytes() if path.exists() else b""
     if content and not content.endswith(b"\n"):
         raise PipelineError(f"{path} ends in the middle of a line: restore the file from its backup")
     return content.split(b"\n")[:-1]
 
 
-def serving(path: str | pathlib.Path, endpoint: str) -> Entry | None:
+def serving(path: str | os.PathLike, endpoint: str) -> Entry | None:
     """The entry of what serves at `endpoint` now, or None."""
-    return next((entry for entry in reversed(read(path)) if entry.endpoint == endpoint), None)
+    return _newest(read(path), endpoint)
+
+
+def _newest(entries: list[Entry], endpoint: str) -> Entry | None:
+    return next((entry for entry in reversed(entries) if entry.endpoint == endpoint), None)
 
 
 def append(
-    path: str | pathlib.Path,
+    path: str | os.PathLike,
     *,
     endpoint: str,
     to_version: str,
@@ -99,32 +111,61 @@ def append(
     snapshot: str,
     snapshot_date: str,
     weights_sha256: str,
+    unless: Callable[[Entry | None], str] = lambda serving: "",
 ) -> Entry:
     """Records that `to_version` takes all traffic of `endpoint` from now on.
 
-    The file is replaced in one step: a reader sees the ledger before or after, never a part.
+    The file is replaced in one step: a reader sees the ledger before or after, never a part, and of two runs that release
+    at once the second follows the first. A step that is tried again finds its own entry.
+
+    Args:
+        path: The ledger's file.
+        endpoint, to_version, run_id, snapshot, snapshot_date, weights_sha256: As in `Entry`.
+        model: Folder of the SavedModel.
+        unless: Gets the entry of what serves, and says why this must not replace it; empty when it may.
 
     Returns:
         The entry written.
+
+    Raises:
+        Held: `unless` found a reason.
     """
-    path = pathlib.Path(path)
-    entries = read(path)
-    before = serving(path, endpoint)
-    lines = _lines(path)
-    entry = Entry(
-        number=len(entries) + 1,
-        at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
-        endpoint=endpoint,
-        from_version=before.to_version if before else "",
-        to_version=to_version,
-        path=model,
-        share=1.0,
-        run_id=run_id,
-        snapshot=snapshot,
-        snapshot_date=snapshot_date,
-        weights_sha256=weights_sha256,
-        previous=hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST,
-    )
-    lines.append(json.dumps(dataclasses.asdict(entry), sort_keys=True, ensure_ascii=False).encode())
-    files.write_atomically(path, b"\n".join(lines) + b"\n")
-    return entry
+    path, written = os.fspath(path), []
+
+    def change(content: bytes | None) -> bytes:
+        content = content or b""
+        entries = _entries(path, content)
+        mine = [entry for entry in entries if (entry.endpoint, entry.run_id, entry.to_version) == (endpoint, run_id, to_version)]
+        if mine:
+            written[:] = mine
+            return content
+        before = _newest(entries, endpoint)
+        reason = unless(before)
+        if reason:
+            raise Held(reason)
+        lines = _lines(path, content)
+        written[:] = [_entry_after(before, lines)]
+        return b"\n".join([*lines, _line(written[0])]) + b"\n"
+
+    def _entry_after(before: Entry | None, lines: list[bytes]) -> Entry:
+        return Entry(
+            number=len(lines) + 1,
+            at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+            endpoint=endpoint,
+            from_version=before.to_version if before else "",
+            to_version=to_version,
+            path=model,
+            share=1.0,
+            run_id=run_id,
+            snapshot=snapshot,
+            snapshot_date=snapshot_date,
+            weights_sha256=weights_sha256,
+            previous=hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST,
+        )
+
+    storage.update(path, change)
+    return written[-1]
+
+
+def _line(entry: Entry) -> bytes:
+    return json.dumps(dataclasses.asdict(entry), sort_keys=True, ensure_ascii=False).encode()

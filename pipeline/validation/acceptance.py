@@ -2,14 +2,16 @@
 
     accepted/labels_20260302/accepted.json      which snapshot, by which run, by which override
     accepted/labels_20260302/statistics/        its TFDV statistics, a folder a split
+
+On a disk the folder appears whole. In Cloud Storage accepted.json is created last, by one run of all that try, and
+names the folder of that run's statistics.
 """
 
+import contextlib
 import dataclasses
 import json
-import pathlib
-import shutil
 
-from pipeline import files
+from pipeline import files, storage
 from pipeline.errors import PipelineError
 
 
@@ -53,19 +55,26 @@ def record(
     Raises:
         PipelineError: A snapshot of that name with another checksum was accepted before.
     """
-    destination = pathlib.Path(folder, table)
-    if destination.exists():
-        before = _read(destination)
-        if before.checksum != checksum:
-            raise PipelineError(
-                f"{table} was accepted with checksum {before.checksum[:12]} by run {before.run_id} and has "
-                f"{checksum[:12]} now: the snapshot was altered; restore it from its backup"
-            )
-        return
-    with files.new_folder(destination) as new:
-        shutil.copytree(statistics, new / "statistics")
+    destination = storage.join(folder, table)
+    if not storage.exists(_pointer(destination)):
         facts = {"table": table, "date": date, "checksum": checksum, "run_id": run_id, "override": override}
-        (new / "accepted.json").write_text(files.to_json(facts), encoding="utf-8")
+        if not storage.is_cloud(folder):
+            with files.new_folder(destination) as new:
+                storage.copy_folder(statistics, str(new / "statistics"))
+                storage.write(_pointer(str(new)), files.to_json(facts).encode())
+            return
+        # Each run's apart: what a run wrote that another overtook is nobody's baseline.
+        facts["statistics"] = f"statistics-{run_id}"
+        storage.copy_folder(statistics, storage.join(destination, facts["statistics"]))
+        with contextlib.suppress(FileExistsError):
+            storage.create(_pointer(destination), files.to_json(facts).encode())
+            return
+    before = _read(destination)
+    if before.checksum != checksum:
+        raise PipelineError(
+            f"{table} was accepted with checksum {before.checksum[:12]} by run {before.run_id} and has "
+            f"{checksum[:12]} now: the snapshot was altered; restore it from its backup"
+        )
 
 
 def encode_splits(splits: list[str]) -> str:
@@ -74,9 +83,14 @@ def encode_splits(splits: list[str]) -> str:
 
 
 def _all(folder: str) -> list[Accepted]:
-    return [_read(path.parent) for path in sorted(pathlib.Path(folder).glob("labels_*/accepted.json"))]
+    tables = [storage.join(folder, name) for name in storage.names(folder) if name.startswith("labels_")]
+    return [_read(table) for table in tables if storage.exists(_pointer(table))]
 
 
-def _read(folder: pathlib.Path) -> Accepted:
-    content = json.loads((folder / "accepted.json").read_text(encoding="utf-8"))
-    return Accepted(**content, statistics=str(folder / "statistics"))
+def _pointer(folder: str) -> str:
+    return storage.join(folder, "accepted.json")
+
+
+def _read(folder: str) -> Accepted:
+    content = json.loads(storage.read(_pointer(folder)))
+    return Accepted(**content | {"statistics": storage.join(folder, content.get("statistics", "statistics"))})

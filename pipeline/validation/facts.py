@@ -2,12 +2,13 @@
 
 import datetime
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from models.classes import parse_classes
 from models.errors import TrainingError
+from pipeline import storage
 from pipeline.errors import SettingsError
 from pipeline.validation.rules import OTHER, Baseline, Confusion, Drift, Facts, Offenders
 from pipeline.validation.text import shortened
@@ -21,7 +22,7 @@ def read_classes(path: str | pathlib.Path) -> tuple[str, ...]:
         SettingsError: The file cannot be read, is no schema, or its `label` has no domain.
     """
     try:
-        return parse_classes(pathlib.Path(path).read_text(encoding="utf-8"), str(path))
+        return parse_classes(storage.read(str(path)).decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read the schema {path}: {error}") from error
     except TrainingError as error:
@@ -39,12 +40,11 @@ def read_anomalies(folder: str, judged: bool = True) -> list[str]:
         One text an anomaly: split, feature and reason.
     """
     found = []
-    paths = sorted(pathlib.Path(folder).glob("*/*.pb"))
-    if judged and not paths:
+    verdicts = list(_verdicts(folder))
+    if judged and not verdicts:
         return [f"the validator wrote no verdict into {folder}"]
-    for path in paths:
-        anomalies = anomalies_pb2.Anomalies.FromString(path.read_bytes())
-        where = path.parent.name.removeprefix("Split-").removeprefix("SplitPair-")
+    for split, anomalies in verdicts:
+        where = split.removeprefix("Split-").removeprefix("SplitPair-")
         for feature, info in sorted(anomalies.anomaly_info.items()):
             # DistributionValidator clears the descriptions and leaves the reasons.
             texts = [reason.description or reason.short_description for reason in info.reason] or [info.description]
@@ -59,12 +59,20 @@ def read_anomalies(folder: str, judged: bool = True) -> list[str]:
 def read_drift(folder: str) -> list[Drift]:
     """Reads the divergences that DistributionValidator measured, above their limits or not, by feature."""
     found = []
-    for path in sorted(pathlib.Path(folder).glob("*/*.pb")):
-        for info in anomalies_pb2.Anomalies.FromString(path.read_bytes()).drift_skew_info:
+    for _, anomalies in _verdicts(folder):
+        for info in anomalies.drift_skew_info:
             found += [
                 Drift(".".join(info.path.step), measured.value, measured.threshold) for measured in info.drift_measurements
             ]
     return sorted(found, key=lambda drift: drift.feature)
+
+
+def _verdicts(folder: str) -> Iterator[tuple[str, anomalies_pb2.Anomalies]]:
+    """What a validator wrote: the name of each folder in `folder`, and the message of each file in that."""
+    for split in storage.names(folder):
+        for name in storage.names(storage.join(folder, split)):
+            if name.endswith(".pb"):
+                yield split, anomalies_pb2.Anomalies.FromString(storage.read(storage.join(folder, split, name)))
 
 
 # How many labels beyond the schema's are counted one by one: a column mixed up can make every row a label of its own.

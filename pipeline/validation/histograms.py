@@ -3,10 +3,11 @@
 import dataclasses
 import html
 import math
-import pathlib
 from collections.abc import Sequence
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from pipeline import storage
 
 _Kind = statistics_pb2.Histogram.HistogramType
 
@@ -39,11 +40,11 @@ def read(folder: str, split: str = "train") -> dict[str, Histogram]:
     Returns:
         Feature -> histogram; nothing when the split has no statistics.
     """
-    path = pathlib.Path(folder, f"Split-{split}", "FeatureStats.pb")
-    if not path.is_file():
+    uri = storage.join(folder, f"Split-{split}", "FeatureStats.pb")
+    if not storage.exists(uri):
         return {}
     found = {}
-    for dataset in statistics_pb2.DatasetFeatureStatisticsList.FromString(path.read_bytes()).datasets:
+    for dataset in statistics_pb2.DatasetFeatureStatisticsList.FromString(storage.read(uri)).datasets:
         for feature in dataset.features:
             numbers = feature.num_stats
             for histogram in numbers.histograms:

@@ -1,10 +1,9 @@
 """The gate's report: JSON for machines, one self-contained HTML page for people."""
 
 import html
-import pathlib
 from collections.abc import Mapping
 
-from pipeline import files
+from pipeline import files, storage
 from pipeline.validation.histograms import Histogram, described, svg
 from pipeline.validation.rules import Facts, Finding
 from pipeline.validation.text import printable, shortened
@@ -109,8 +108,9 @@ def write(
             for finding in verdict.findings
         ],
     }
-    files.write_atomically(pathlib.Path(folder, "gate.json"), files.to_json(content))
-    files.write_atomically(pathlib.Path(folder, "gate.html"), _page(run_id, snapshot, facts, verdict, now, before))
+    page = _page(run_id, snapshot, facts, verdict, now, before)
+    storage.write(storage.join(folder, "gate.json"), files.to_json(content).encode())
+    storage.write(storage.join(folder, "gate.html"), page.encode())
 
 
 def _e(text: str) -> str:
