@@ -197,6 +197,58 @@ class StorageConformance:
                 call(uri)
             assert raised.value.filename == uri and raised.value.strerror
 
+    def test_an_update_sees_what_is_there_and_leaves_it_when_it_fails(self, root):
+        uri, seen = storage.join(root, "deep", "file"), []
+
+        def append(content):
+            seen.append(content)
+            return (content or b"") + b"x"
+
+        for _ in range(3):
+            storage.update(uri, append)
+        with pytest.raises(KeyError):
+            storage.update(uri, lambda content: {}["no"])
+        assert seen == [None, b"x", b"xx"] and storage.read(uri) == b"xxx" and storage.names(f"{root}/deep") == ["file"]
+
+    def test_an_update_that_changes_nothing_writes_nothing(self, root):
+        self.fill(root, "file")
+        before = storage.stat(storage.join(root, "file"))
+        storage.update(storage.join(root, "file"), lambda content: content)
+        assert storage.stat(storage.join(root, "file")) == before
+
+    def test_of_many_that_update_at_once_none_is_lost(self, root):
+        uri, barrier = storage.join(root, "file"), threading.Barrier(4)
+
+        def update(number):
+            barrier.wait(10)
+            for _ in range(3):
+                storage.update(uri, lambda content: (content or b"") + bytes([number]))
+
+        threads = [threading.Thread(target=update, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(storage.read(uri)) == sorted([0, 1, 2, 3] * 3)
+
+    def test_a_copied_folder_has_all_files_and_leaves_others(self, root, tmp_path):
+        self.fill(root, "in/a", "in/x/y/b", "in/saved_model.pb", "inside/c", "out/kept", "out/a")
+        expected = {name: name.replace("out/", "in/").encode() for name in ("out/a", "out/x/y/b", "out/saved_model.pb")}
+        storage.copy_folder(f"{root}/in/", f"{root}/out", last="saved_model.pb")
+        found = {uri.removeprefix(f"{root}/"): storage.read(uri) for uri in (file.uri for file in storage.walk(f"{root}/out"))}
+        assert found == expected | {"out/kept": b"out/kept"}
+        # To a disk and back again.
+        storage.copy_folder(f"{root}/in", str(tmp_path / "copy"), last="saved_model.pb")
+        storage.copy_folder(str(tmp_path / "copy"), f"{root}/back", last="saved_model.pb")
+        assert listed_on_disk(f"{root}/back") == listed_on_disk(f"{root}/in") == {
+            name.removeprefix("out/"): content for name, content in expected.items()
+        }
+
+    def test_a_folder_that_is_not_there_is_not_copied(self, root, tmp_path):
+        with pytest.raises(FileNotFoundError):
+            storage.copy_folder(f"{root}/nowhere", str(tmp_path / "copy"))
+        assert not (tmp_path / "copy").exists()
+
     def test_a_folder_is_no_file(self, root):
         self.fill(root, "in/a")
         assert [storage.exists(f"{root}/{name}") for name in ("in/a", "in", "in/a/b")] == [True, False, False]
@@ -220,6 +272,11 @@ class StorageConformance:
             raise KeyError
         with storage.locked(root):
             assert storage.read(storage.join(root, "file")) == b"file"
+
+
+def listed_on_disk(folder: str) -> dict[str, bytes]:
+    with storage.on_disk(folder) as here:
+        return {path.relative_to(here).as_posix(): path.read_bytes() for path in pathlib.Path(here).rglob("*") if path.is_file()}
 
 
 def read_opened(uri: str) -> bytes:
@@ -334,6 +391,11 @@ def every_call(uri: str, path: str) -> dict:
         "write": lambda: storage.write(uri, b"new"),
         "create": lambda: storage.create(f"{uri}-created", b"new"),
         "publish": lambda: storage.publish(path, uri),
+        "update": lambda: storage.update(uri, lambda content: b"new"),
+        "copy_folder to it": lambda: storage.copy_folder(os.path.dirname(path), f"{uri}-copied"),
+        "copy_folder from it": lambda: storage.copy_folder(f"{uri}-folder", f"{path}-copied"),
+        "copy_folder within it": lambda: storage.copy_folder(f"{uri}-folder", f"{uri}-copied"),
+        "on_disk": lambda: listed_on_disk(f"{uri}-folder"),
         "remove_folder": lambda: storage.remove_folder(f"{uri}-folder"),
     }
 
@@ -465,6 +527,32 @@ class TestInCloudStorage(StorageConformance):
             with pytest.raises(OSError) as raised:
                 call()
             assert raised.value.strerror and raised.value.filename
+
+    def test_an_update_that_another_overtakes_is_made_of_what_that_one_wrote(self, cloud):
+        cloud.put("gs://bucket/file", b"a")
+        cloud.before(lambda call: call.kind == "write", lambda: cloud.put("gs://bucket/file", b"ab"))
+        storage.update("gs://bucket/file", lambda content: content + b"c")
+        assert cloud.content("gs://bucket/file") == b"abc" and cloud.count("write") == 2
+
+    def test_an_update_that_others_overtake_time_and_again_gives_up(self, cloud):
+        cloud.before(lambda call: call.kind == "write", lambda: cloud.put("gs://bucket/file", b"theirs"), times=None)
+        with pytest.raises(BlockingIOError, match="others change it all the time"):
+            storage.update("gs://bucket/file", lambda content: b"mine")
+        assert cloud.content("gs://bucket/file") == b"theirs"
+
+    def test_an_update_whose_answer_got_lost_is_made_once(self, cloud):
+        cloud.put("gs://bucket/file", b"a")
+        cloud.answer(503, lambda call: call.kind == "write", times=1, late=True)
+        storage.update("gs://bucket/file", lambda content: content + b"b")
+        assert cloud.content("gs://bucket/file") == b"ab"
+
+    def test_the_file_that_readers_wait_for_is_copied_last(self, cloud, tmp_path):
+        for name in ("saved_model.pb", "variables/index", "a", "z"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(name)
+        storage.copy_folder(str(tmp_path), "gs://bucket/v", last="saved_model.pb")
+        written = [call.name for call in cloud.calls if call.kind == "write"]
+        assert len(written) == 4 and written[-1] == "v/saved_model.pb"
 
     def test_an_answer_that_got_lost_does_not_write_twice(self, cloud):
         """The second attempt then meets the object of the first: to whom that happens is told that it is there."""

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import json
+import os
 import pathlib
 
 import duckdb
@@ -12,7 +13,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from pipeline import settings, typed
+from pipeline import settings, storage, typed
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot
 from pipeline.components import facts, last_accepted, snapshot_gate
 from pipeline.components.distribution_validator import Executor, config_of
@@ -60,10 +61,10 @@ EDITS += [
 
 
 class Weeks:
-    """Runs the steps around the gate, in one folder, week after week."""
+    """Runs the steps around the gate, in one folder, week after week; what the gate reads and writes is below `store`."""
 
-    def __init__(self, folder: pathlib.Path):
-        self.folder, self.runs = folder, 0
+    def __init__(self, folder: pathlib.Path, store: str | None = None):
+        self.folder, self.runs, self.store = folder, 0, store or str(folder)
         self.where = Where(kind="duckdb", labels=str(folder / "labels.csv"), database=str(folder / "w.duckdb"))
         (folder / "schema").mkdir()
         (folder / "schema" / "schema.pbtxt").write_text(SCHEMA)
@@ -95,7 +96,7 @@ class Weeks:
         """Judges a week; returns the verdict's facts and the baseline's, or raises what the gate raises."""
         self.runs += 1
         self.run_id, folder = f"run-{self.runs}", self.folder / f"run-{self.runs}"
-        self.reports = folder / "reports"
+        self.reports = storage.join(self.store, self.run_id, "reports")
 
         def new(kind, **properties):
             artifact = kind()
@@ -121,7 +122,7 @@ class Weeks:
         path.parent.mkdir()
         path.write_bytes(tfdv.generate_statistics_from_dataframe(train, n_jobs=1).SerializeToString())
         baseline = new(standard_artifacts.ExampleStatistics)
-        last_accepted.LastAccepted.test_call(snapshot=snapshot, accepted=str(self.folder / "accepted"), statistics=baseline)
+        last_accepted.LastAccepted.test_call(snapshot=snapshot, accepted=storage.join(self.store, "accepted"), statistics=baseline)
         schema_anomalies = new(standard_artifacts.ExampleAnomalies)
         (pathlib.Path(schema_anomalies.uri) / "Split-train").mkdir()
         (pathlib.Path(schema_anomalies.uri) / "Split-train" / "SchemaDiff.pb").write_bytes(
@@ -133,12 +134,13 @@ class Weeks:
             {"anomalies": [drift]},
             {"distribution_validator_config": config_of(limits.drift), "include_split_pairs": '[["train", "train"]]'},
         )
-        verdict = new(GateReport)
+        verdict, schema = new(GateReport), self._schema()
+        self._bring(verdict, schema, statistics, baseline, schema_anomalies, drift)
         snapshot_gate.SnapshotGate.test_call(
             snapshot=snapshot,
             shards=new(ImageShards, index_table="image_index_1"),
             examples=new(standard_artifacts.Examples, query=query),
-            schema=self._schema(),
+            schema=schema,
             statistics=statistics,
             baseline=baseline,
             schema_anomalies=schema_anomalies,
@@ -147,8 +149,8 @@ class Weeks:
             limits=json.dumps(typed.to_dict(limits)),
             bootstrap=bootstrap,
             override=override.to_json() if override else "",
-            accepted=str(self.folder / "accepted"),
-            reports=str(self.reports),
+            accepted=storage.join(self.store, "accepted"),
+            reports=self.reports,
             warehouse=json.dumps(typed.to_dict(self.where)),
             verdict=verdict,
         )
@@ -159,13 +161,22 @@ class Weeks:
             "baseline": facts.text(baseline, "table"),
         }
 
+    def _bring(self, *artifacts) -> None:
+        if self.store == str(self.folder):
+            return
+        for artifact in artifacts:
+            uri = storage.join(self.store, self.run_id, storage.name_of(artifact.uri))
+            if os.listdir(artifact.uri):
+                storage.copy_folder(artifact.uri, uri)
+            artifact.uri = uri
+
     def _schema(self):
         schema = standard_artifacts.Schema()
         schema.uri = str(self.folder / "schema")
         return schema
 
     def report(self) -> dict:
-        return json.loads((self.reports / "gate.json").read_text())
+        return json.loads(storage.read(storage.join(self.reports, "gate.json")))
 
     def accepted(self) -> dict[str, dict]:
         found = (self.folder / "accepted").glob("*/accepted.json")
@@ -222,7 +233,7 @@ def test_a_rejected_week_is_no_baseline(weeks):
     with pytest.raises(SnapshotRejected, match="max_orphans"):
         weeks.run("2026-03-09")
     assert list(weeks.accepted()) == ["labels_20260302"]
-    assert not weeks.report()["accepted"] and (weeks.reports / "gate.html").is_file()
+    assert not weeks.report()["accepted"] and storage.exists(f"{weeks.reports}/gate.html")
     weeks.label([*EDITS, ("nowhere", "p", "", "ana", "2026-03-10T08:00:00Z")])
     assert weeks.run("2026-03-16")["baseline"] == "labels_20260302"
 
@@ -293,7 +304,7 @@ def test_an_override_of_every_broken_rule_accepts_the_week_and_leaves_its_trace_
     assert json.loads(found["override"]) == record
     assert bad.accepted()["labels_20260309"]["override"] == bad.report()["override"] == record
     assert bad.accepted()["labels_20260302"]["override"] is None
-    page = (bad.reports / "gate.html").read_text()
+    page = storage.read(f"{bad.reports}/gate.html").decode()
     assert "Ana &lt;ana@example.com&gt; let them pass" in page
     assert (
         bad.run("2026-03-16", Override(("max_orphans", "max_duplicates"), "Ana", "again"))["baseline"] == "labels_20260309"
@@ -316,7 +327,7 @@ def test_an_override_of_no_rule_is_refused_before_anything_is_judged(weeks, monk
     monkeypatch.setattr(Override, "to_json", lambda self: '{"rules": ["max_orphan"], "by": "Ana", "reason": "x"}')
     with pytest.raises(PipelineError, match="'max_orphan', which is no rule"):
         weeks.run("2026-03-02", Override(("max_orphans",), "Ana", "x"))
-    assert not weeks.reports.exists()
+    assert storage.names(weeks.reports) == []
 
 
 @pytest.mark.parametrize("person", [PERSON, None])

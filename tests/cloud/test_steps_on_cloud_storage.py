@@ -1,0 +1,242 @@
+"""The steps that find, record and release, with everything that they read and write in Cloud Storage."""
+
+import json
+
+import pytest
+import tensorflow as tf
+from tfx.types import standard_artifacts
+
+from pipeline import storage
+from pipeline.artifacts import GateReport, LabelSnapshot, RunManifest, ServingRelease
+from pipeline.components import (
+    facts, known_hyperparameters, last_accepted, run_manifest, serving_ledger, serving_model, snapshot_gen,
+)  # fmt: skip
+from pipeline.components.release_pusher import Executor as Pusher
+from pipeline.errors import PipelineError, SnapshotRejected
+from pipeline.release import ledger
+from pipeline.validation import acceptance, evaluation
+from tests.pipeline.components.test_snapshot_gate import EDITS, Weeks
+
+LEDGER, ACCEPTED, CONFIGURATIONS = "gs://out/serving/ledger.jsonl", "gs://out/accepted", "gs://out/configurations"
+
+VERSIONS = "gs://out/serving/versions"
+
+
+def artifact(kind, uri: str, **properties):
+    new = kind()
+    new.uri = uri
+    facts.record(new, properties)
+    return new
+
+
+def append(version: str, date: str = "2026-03-02", **changes) -> ledger.Entry:
+    known = {
+        "endpoint": "default", "to_version": version, "model": f"{VERSIONS}/{version}", "run_id": f"run-{version}",
+        "snapshot": "labels", "snapshot_date": date, "weights_sha256": version * 64,
+    }  # fmt: skip
+    return ledger.append(LEDGER, **known | changes)
+
+
+class TestTheLedger:
+    def test_it_grows_by_whole_lines(self, cloud):
+        assert ledger.read(LEDGER) == []
+        entries = [append(version) for version in "123"]
+        assert ledger.read(LEDGER) == entries and ledger.serving(LEDGER, "default") == entries[-1]
+        assert [entry.from_version for entry in entries] == ["", "1", "2"]
+
+    def test_of_two_releases_at_once_the_second_follows_the_first(self, cloud):
+        append("1")
+        before = cloud.content(LEDGER)
+        append("2")
+        faster = cloud.content(LEDGER)
+        cloud.put(LEDGER, before)
+        cloud.before(lambda call: call.kind == "write", lambda: cloud.put(LEDGER, faster))
+        assert append("3").from_version == "2"
+        assert [entry.to_version for entry in ledger.read(LEDGER)] == ["1", "2", "3"]
+
+    def test_what_came_to_serve_meanwhile_can_hold_a_release(self, cloud):
+        append("2", date="2026-03-09")
+        newer = cloud.content(LEDGER)
+        cloud.delete(LEDGER)
+        cloud.before(lambda call: call.kind == "write", lambda: cloud.put(LEDGER, newer))
+        with pytest.raises(ledger.Held, match="run-2 serves"):
+            append("1", unless=lambda serving: f"{serving.run_id} serves" if serving else "")
+        assert cloud.content(LEDGER) == newer
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_a_step_that_is_tried_again_finds_its_own_entry(self, cloud, lost):
+        if lost:
+            cloud.answer(503, lambda call: call.kind == "write", times=1, late=True)
+        entry, content = append("1"), cloud.content(LEDGER)
+        assert append("1") == entry and cloud.content(LEDGER) == content and ledger.read(LEDGER) == [entry]
+
+
+@pytest.fixture
+def statistics(cloud):
+    for split in ("train", "eval"):
+        cloud.put(f"gs://out/statistics/Split-{split}/FeatureStats.pb", split.encode())
+    return "gs://out/statistics"
+
+
+def accept(date: str, statistics: str, checksum: str = "c" * 64, run_id: str = "run1") -> None:
+    acceptance.record(ACCEPTED, f"labels_{date.replace('-', '')}", date, checksum, run_id, statistics)
+
+
+def test_the_baseline_is_the_newest_accepted_of_an_earlier_date(cloud, statistics):
+    def baseline(date):
+        output = artifact(standard_artifacts.ExampleStatistics, f"gs://out/baseline/{date}")
+        snapshot = artifact(LabelSnapshot, "", date=date)
+        last_accepted.LastAccepted.test_call(snapshot=snapshot, accepted=ACCEPTED, statistics=output)
+        return output
+
+    assert facts.number(baseline("2026-03-02"), "bootstrap") == 1
+    for date in ("2026-03-02", "2026-03-09"):
+        accept(date, statistics)
+    found = baseline("2026-03-16")
+    assert facts.text(found, "table") == "labels_20260309" and json.loads(found.split_names) == ["eval", "train"]
+    assert cloud.below(found.uri) == {f"Split-{split}/FeatureStats.pb": split.encode() for split in ("train", "eval")}
+    assert facts.text(baseline("2026-03-09"), "table") == "labels_20260302"
+
+
+def test_of_two_runs_that_accept_one_snapshot_at_once_the_first_is_recorded(cloud, statistics):
+    def faster():
+        cloud.put(f"{ACCEPTED}/labels_20260302/statistics-fast/Split-train/FeatureStats.pb", b"fast")
+        cloud.put(
+            f"{ACCEPTED}/labels_20260302/accepted.json",
+            json.dumps({
+                "table": "labels_20260302", "date": "2026-03-02", "checksum": "c" * 64, "run_id": "fast",
+                "statistics": "statistics-fast",
+            }).encode(),
+        )  # fmt: skip
+
+    cloud.before(lambda call: call.kind == "write" and call.name.endswith("accepted.json"), faster)
+    accept("2026-03-02", statistics)
+    found = acceptance.newest_before(ACCEPTED, "2026-03-09")
+    assert (found.run_id, found.statistics) == ("fast", f"{ACCEPTED}/labels_20260302/statistics-fast")
+    with pytest.raises(PipelineError, match="was accepted with checksum cccccccccccc by run fast"):
+        accept("2026-03-02", statistics, checksum="d" * 64)
+
+
+def test_statistics_that_cannot_be_copied_accept_nothing(cloud, statistics):
+    with pytest.raises(FileNotFoundError):
+        accept("2026-03-02", "gs://out/nowhere")
+    assert acceptance.newest_before(ACCEPTED, "2026-03-09") is None
+
+
+def test_the_gate_judges_what_lies_in_cloud_storage(cloud, tmp_path):
+    weeks = Weeks(tmp_path, "gs://out/store")
+    assert weeks.run("2026-03-02")["bootstrap"] == 1
+    second = weeks.run("2026-03-09", bootstrap=0)
+    assert second["baseline"] == "labels_20260302"
+    assert json.loads(second["findings"])["distribution_validator"].startswith("bytes 0.0")
+    report = cloud.below(weeks.reports)
+    assert report.keys() == {"gate.json", "gate.html"} and cloud.below(weeks.verdict.uri) == report
+    assert b"<svg" in report["gate.html"]
+    weeks.label([(image, product, "cup", *rest) for image, product, _, *rest in EDITS])
+    with pytest.raises(SnapshotRejected, match="gs://out/store/run-3/reports/gate.html"):
+        weeks.run("2026-03-16", bootstrap=0)
+    assert not weeks.report()["accepted"]
+    assert storage.names("gs://out/store/accepted") == ["labels_20260302", "labels_20260309"]
+
+
+def test_manifest_and_snapshot_are_written(cloud, tmp_path):
+    manifest, snapshot = artifact(RunManifest, "gs://out/manifest"), artifact(LabelSnapshot, "gs://out/snapshot")
+    run_manifest.RunManifest.test_call(
+        run_id="run-1", snapshot_date="2026-03-02", origin='{"commit": "c0ffee"}', settings="{}", manifest=manifest
+    )
+    where = Weeks(tmp_path).where
+    snapshot_gen.SnapshotGen.test_call(
+        manifest=manifest, snapshot_date="2026-03-02", warehouse=json.dumps(vars(where)), snapshot=snapshot
+    )
+    assert json.loads(cloud.content("gs://out/manifest/manifest.json"))["commit"] == "c0ffee"
+    assert json.loads(cloud.content("gs://out/snapshot/snapshot.json"))["table"] == "labels_20260302"
+
+
+@pytest.fixture
+def release(cloud, tmp_path, monkeypatch):
+    """Runs the steps from the evaluation's verdict on for a model of the given weights."""
+    figures = evaluation.Evaluation(0.75, None, 0.5, 8, {"cup": (0.5, 4)}, [])
+    # TFMA's own files are read in tests/pipeline/validation/test_evaluation.py; here it counts which folder is read.
+    monkeypatch.setattr(evaluation, "read", lambda folder: figures if storage.names(folder) == ["metrics"] else None)
+
+    def run(date: str, weights: float) -> dict:
+        here, root = tmp_path / date, f"gs://out/{date}"
+        tf.train.Checkpoint(weights={"w": tf.Variable([weights])}).write(str(here / "variables" / "variables"))
+        (here / "saved_model.pb").write_text("graph")
+        storage.copy_folder(str(here), f"{root}/model/Format-Serving")
+        for name, content in [
+            ("model_run/training.json", b'{"epochs": 2}'),
+            ("hyperparameters/best_hyperparameters.txt", b'{"space": [], "values": {"dropout": 0.5}}'),
+            ("evaluation/metrics", b""),
+        ]:
+            cloud.put(f"{root}/{name}", content)
+        snapshot = artifact(LabelSnapshot, "", date=date, table=f"labels_{date.replace('-', '')}")
+        model, pushed = artifact(standard_artifacts.Model, f"{root}/model"), artifact(standard_artifacts.PushedModel, f"{root}/push")
+        blessing = artifact(standard_artifacts.ModelBlessing, "", blessed=1)
+        destination = json.dumps({"filesystem": {"base_directory": VERSIONS}})
+        Pusher().Do(
+            {"snapshot": [snapshot], "model": [model], "model_blessing": [blessing]},
+            {"pushed_model": [pushed]},
+            {"push_destination": destination, "ledger": LEDGER, "endpoint": "default"},
+        )
+        output = artifact(ServingRelease, f"{root}/release")
+        serving_ledger.ServingLedger.test_call(
+            snapshot=snapshot,
+            hyperparameters=artifact(standard_artifacts.HyperParameters, f"{root}/hyperparameters"),
+            model=model,
+            model_run=artifact(standard_artifacts.ModelRun, f"{root}/model_run"),
+            evaluation=artifact(standard_artifacts.ModelEvaluation, f"{root}/evaluation"),
+            blessing=blessing,
+            pushed_model=pushed,
+            run_id=f"run-{date}",
+            ledger_path=LEDGER,
+            endpoint="default",
+            configuration_folder=CONFIGURATIONS,
+            tuned=1,
+            min_slice_examples=1,
+            release=output,
+        )
+        return json.loads(cloud.content(f"{root}/release/release.json"))
+
+    return run
+
+
+def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(cloud, release):
+    first = release("2026-03-09", 1.0)
+    assert first["released"] and first["path"].startswith(f"{VERSIONS}/") and first["accuracy"] == 0.75
+    assert cloud.below(first["path"]) == cloud.below("gs://out/2026-03-09/model/Format-Serving")
+    model = artifact(standard_artifacts.Model, "gs://out/serving-model")
+    serving_model.ServingModel.test_call(verdict=GateReport(), ledger_path=LEDGER, endpoint="default", model=model)
+    assert cloud.below("gs://out/serving-model/Format-Serving") == cloud.below(first["path"])
+    # An older week's does not replace it; a newer one's does, in a folder of its own in the same second too.
+    assert release("2026-03-02", 2.0)["reason"].startswith("it is of 2026-03-02, and a model of 2026-03-09 serves")
+    assert release("2026-03-16", 1.0)["reason"].startswith("these very weights serve already")
+    second = release("2026-03-23", 3.0)
+    assert second["from_version"] == first["to_version"] != second["to_version"] and second["path"] != first["path"]
+
+    output = artifact(standard_artifacts.HyperParameters, "gs://out/known")
+    known_hyperparameters.KnownHyperparameters.test_call(
+        verdict=GateReport(), snapshot_date="2026-03-30", folder=CONFIGURATIONS, hyperparameters=output
+    )
+    assert facts.text(output, "origin") == "tuned by run run-2026-03-23"
+    assert json.loads(cloud.content("gs://out/known/best_hyperparameters.txt"))["values"] == {"dropout": 0.5}
+
+
+def test_a_newer_release_between_push_and_ledger_holds_the_older(cloud, release):
+    append("9", date="2026-03-30")
+    newer = cloud.content(LEDGER)
+    cloud.delete(LEDGER)
+    cloud.before(
+        lambda call: call.kind == "write" and call.name.endswith("ledger.jsonl"),
+        lambda: cloud.put(LEDGER, newer),
+    )
+    held = release("2026-03-23", 1.0)
+    assert not held["released"] and held["reason"].startswith("it is of 2026-03-23, and a model of 2026-03-30 serves")
+    assert cloud.content(LEDGER) == newer
+
+
+def test_a_push_that_fails_midway_leaves_the_versions_as_they_were(cloud, release):
+    cloud.answer(403, lambda call: "/push/" in call.uri or call.kind == "other")
+    with pytest.raises(PermissionError):
+        release("2026-03-09", 1.0)
+    assert cloud.below(VERSIONS) == {} and ledger.read(LEDGER) == []
