@@ -118,6 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from pipeline import console, errors, origin, settings, store, typed
     from pipeline.places import Places
+    from pipeline.start import Start
     from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
     from pipeline.validation.verdict import Override
@@ -167,13 +168,20 @@ def _run(options: argparse.Namespace) -> int:
             os.environ["TF_USE_LEGACY_KERAS"] = "1"
             from models.training import set_threads
             from pipeline import local, summary
-            from pipeline.pipeline import create_pipeline
+            from pipeline.pipeline import create_pipeline, on_this_machine
 
             # Now, because the steps before the training use TensorFlow too.
             set_threads(config.training.intra_op_threads, config.training.inter_op_threads)
             progress.end()
-            end = options.window_end and options.window_end.timestamp()
-            pipeline = create_pipeline(config, limits, places, origin.discover(), run_id, date, options.tune, override, end)
+            start = Start(
+                run_id,
+                date,
+                override=override.to_json() if override else "",
+                window_end=options.window_end.isoformat() if options.window_end else "",
+            )
+            pipeline = create_pipeline(
+                config, limits, places, origin.discover(), start, options.tune, on_this_machine(places)
+            )
             local.ProgressDagRunner(run_id, progress).run(pipeline)
         except BaseException:
             progress.close_line()

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfx import v1 as tfx
 
@@ -25,9 +27,33 @@ from pipeline.components.trainer import Trainer
 from pipeline.origin import Origin
 from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
+from pipeline.start import Start
 from pipeline.validation.rules import Limits
-from pipeline.validation.verdict import Override
 from pipeline.warehouse import Location
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """Where the steps of a pipeline run. The defaults are this machine.
+
+    Attributes:
+        metadata: Connection to ML Metadata; None where the orchestrator keeps the lineage itself.
+        beam: Beam's options.
+        trainer: Specification of the executor that trains; None for this machine.
+        training: What that executor finds in `custom_config`.
+        tuner_machine: Resources of the Tuner's step, as KFP's ResourceSpec; None where an orchestrator has no machines.
+    """
+
+    metadata: Any = None
+    beam: Sequence[str] = BEAM_HERE
+    trainer: Any = None
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tuner_machine: Any = None
+
+
+def on_this_machine(places: Places) -> Platform:
+    """This machine, with the lineage in the store."""
+    return Platform(metadata=tfx.orchestration.metadata.sqlite_metadata_connection_config(places.metadata))
 
 
 def create_pipeline(
@@ -35,11 +61,9 @@ def create_pipeline(
     limits: Limits,
     places: Places,
     origin: Origin,
-    run_id: str,
-    snapshot_date: str,
+    start: Start,
     tune: bool,
-    override: Override | None = None,
-    window_end: float | None = None,
+    platform: Platform | None = None,
 ) -> tfx.dsl.Pipeline:
     """Wires one weekly retrain.
 
@@ -48,15 +72,14 @@ def create_pipeline(
         limits: The gate's limits.
         places: Where things lie.
         origin: What the run is made of.
-        run_id: Its id.
-        snapshot_date: Date of its label snapshot, YYYY-MM-DD.
+        start: What the run is started with; training stops in time for what comes after it in its window.
         tune: Whether a Tuner searches for hyperparameters instead of the best known ones being used.
-        override: A person's decision that the snapshot passes although it breaks rules, or None.
-        window_end: Unix time by which the run must be done, or None; training stops in time for what comes after it.
+        platform: Where the steps run; None for this machine.
 
     Returns:
         The pipeline, for any TFX runner.
     """
+    platform = platform or Platform()
     warehouse = json.dumps(dataclasses.asdict(_location(settings, places)))
     training_config = {
         "network": typed.to_dict(settings.network),
@@ -66,8 +89,12 @@ def create_pipeline(
 
     # What the run is made of, the photographs, the labels.
     manifest = RunManifest(
-        run_id=run_id,
-        snapshot_date=snapshot_date,
+        run_id=start.run_id,
+        snapshot_date=start.snapshot_date,
+        window_end=start.window_end,
+        window_hours=float(start.window_hours),
+        created_at=start.created_at,
+        scheduled_at=start.scheduled_at,
         origin=json.dumps(dataclasses.asdict(origin)),
         settings=json.dumps(typed.to_dict(settings), sort_keys=True),
     )
@@ -77,9 +104,7 @@ def create_pipeline(
         settings=json.dumps(typed.to_dict(settings.shards)),
         warehouse=warehouse,
     )
-    snapshot = SnapshotGen(
-        manifest=manifest.outputs["manifest"], snapshot_date=snapshot_date, warehouse=warehouse
-    )
+    snapshot = SnapshotGen(manifest=manifest.outputs["manifest"], warehouse=warehouse)
     examples = SnapshotExampleGen(
         snapshot=snapshot.outputs["snapshot"],
         shards=shards.outputs["shards"],
@@ -101,6 +126,7 @@ def create_pipeline(
         include_split_pairs=[("train", "train")],
     )
     gate = SnapshotGate(
+        manifest=manifest.outputs["manifest"],
         snapshot=snapshot.outputs["snapshot"],
         shards=shards.outputs["shards"],
         examples=examples.outputs["examples"],
@@ -109,12 +135,11 @@ def create_pipeline(
         baseline=baseline.outputs["statistics"],
         schema_anomalies=example_validator.outputs["anomalies"],
         drift_anomalies=distribution_validator.outputs["anomalies"],
-        run_id=run_id,
         limits=json.dumps(typed.to_dict(limits), sort_keys=True),
         bootstrap=int(settings.gate.bootstrap),
-        override=override.to_json() if override else "",
+        override=start.override,
         accepted=places.accepted,
-        reports=places.reports(run_id),
+        reports=places.all_reports,
         warehouse=warehouse,
     )
     verdict = gate.outputs["verdict"]
@@ -136,18 +161,24 @@ def create_pipeline(
             eval_args=tfx.proto.EvalArgs(splits=["val"]),
             custom_config={**training_config, "tuning": typed.to_dict(settings.tuning)},
         )
+        if platform.tuner_machine:
+            tuner.with_platform_config(platform.tuner_machine)
         hyperparameters, hyperparameter_step = tuner.outputs["best_hyperparameters"], tuner
     else:
-        known = KnownHyperparameters(verdict=verdict, snapshot_date=snapshot_date, folder=places.configurations)
+        known = KnownHyperparameters(
+            verdict=verdict, manifest=manifest.outputs["manifest"], folder=places.configurations
+        )
         hyperparameters, hyperparameter_step = known.outputs["hyperparameters"], known
     trainer = Trainer(
+        manifest=manifest.outputs["manifest"],
         run_fn="models.training.run_fn",
         examples=join.outputs["labels"],
         schema=schema.outputs["schema"],
         hyperparameters=hyperparameters,
         train_args=tfx.proto.TrainArgs(splits=["train"]),
         eval_args=tfx.proto.EvalArgs(splits=["val"]),
-        custom_config={**training_config, "checkpoints": places.checkpoints, "window_end": window_end},
+        custom_config={**training_config, "checkpoints": places.checkpoints, **platform.training},
+        custom_executor_spec=platform.trainer,
     )
 
     # Is the candidate fit to serve? Then it serves, and the ledger says so.
@@ -170,6 +201,7 @@ def create_pipeline(
         endpoint=settings.release.endpoint,
     )
     release = ServingLedger(
+        manifest=manifest.outputs["manifest"],
         snapshot=snapshot.outputs["snapshot"],
         hyperparameters=hyperparameters,
         model=trainer.outputs["model"],
@@ -177,7 +209,6 @@ def create_pipeline(
         evaluation=evaluator.outputs["evaluation"],
         blessing=evaluator.outputs["blessing"],
         pushed_model=pusher.outputs["pushed_model"],
-        run_id=run_id,
         ledger_path=places.ledger,
         endpoint=settings.release.endpoint,
         configuration_folder=places.configurations,
@@ -188,7 +219,7 @@ def create_pipeline(
     return tfx.dsl.Pipeline(
         pipeline_name=settings.name,
         pipeline_root=places.artifacts,
-        metadata_connection_config=tfx.orchestration.metadata.sqlite_metadata_connection_config(places.metadata),
+        metadata_connection_config=platform.metadata,
         components=[
             manifest,
             shards,
@@ -210,7 +241,7 @@ def create_pipeline(
         ],
         # Every run leaves its own record; what is expensive (shards, snapshot) is idempotent by itself.
         enable_cache=False,
-        beam_pipeline_args=list(BEAM_HERE),
+        beam_pipeline_args=list(platform.beam),
     )
 
 

@@ -77,9 +77,14 @@ class Places:
         """Held while a run uses the store."""
         return self._in_store("lock")
 
+    @property
+    def all_reports(self) -> str:
+        """Reports, a folder a run."""
+        return self._in_store("reports")
+
     def reports(self, run_id: str) -> str:
         """Reports of a run, those of a rejected one included."""
-        return self._in_store("reports", run_id)
+        return os.path.join(self.all_reports, run_id)
 
     def log(self, run_id: str) -> str:
         """Log of a run."""

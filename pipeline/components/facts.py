@@ -21,6 +21,11 @@ def text(source: artifact.Artifact, name: str) -> str:
     return source.get_string_custom_property(name)
 
 
+def real(source: artifact.Artifact, name: str) -> float:
+    """Reads a fact that is a number; 0 when it was not recorded."""
+    return source.get_float_custom_property(name)
+
+
 def number(source: artifact.Artifact, name: str) -> int:
     """Reads a fact that is a whole number; Vertex gives integers back as floats."""
     value = source.get_int_custom_property(name)

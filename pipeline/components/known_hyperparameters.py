@@ -6,7 +6,7 @@ from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
 from pipeline import storage
-from pipeline.artifacts import GateReport
+from pipeline.artifacts import GateReport, RunManifest
 from pipeline.components import facts
 from pipeline.release import configurations
 
@@ -14,7 +14,7 @@ from pipeline.release import configurations
 @component
 def KnownHyperparameters(
     verdict: InputArtifact[GateReport],
-    snapshot_date: Parameter[str],
+    manifest: InputArtifact[RunManifest],
     folder: Parameter[str],
     hyperparameters: OutputArtifact[standard_artifacts.HyperParameters],
 ):
@@ -24,13 +24,13 @@ def KnownHyperparameters(
 
     Args:
         verdict: The gate's; it orders this step behind the gate.
-        snapshot_date: Date of this run's snapshot.
+        manifest: Knows the date of this run's snapshot.
         folder: Folder of the known configurations.
         hyperparameters: In KerasTuner's format; without values when nothing was tuned yet, so that
             the settings' own values hold.
     """
     del verdict
-    known = configurations.newest_before(folder, snapshot_date)
+    known = configurations.newest_before(folder, facts.text(manifest, "snapshot_date"))
     config = known.hyperparameters if known else {"space": [], "values": {}}
     storage.write(storage.join(hyperparameters.uri, "best_hyperparameters.txt"), json.dumps(config).encode())
     facts.record(

@@ -7,27 +7,37 @@ from tfx.v1.dsl.components import OutputArtifact, Parameter, component
 from pipeline import files, storage
 from pipeline.artifacts import RunManifest as RunManifestArtifact
 from pipeline.components import facts
+from pipeline.start import Start, date_and_window
 
 
 @component
 def RunManifest(
     run_id: Parameter[str],
     snapshot_date: Parameter[str],
+    window_end: Parameter[str],
+    window_hours: Parameter[float],
+    created_at: Parameter[str],
+    scheduled_at: Parameter[str],
     origin: Parameter[str],
     settings: Parameter[str],
     manifest: OutputArtifact[RunManifestArtifact],
 ):
-    """Writes `manifest.json`.
+    """Writes `manifest.json`. What a step needs to know of its run it reads here: an orchestrator fills in some of it.
 
     Args:
-        run_id: Id of the run.
-        snapshot_date: Date of the label snapshot, YYYY-MM-DD.
+        run_id, snapshot_date, window_end, window_hours, created_at, scheduled_at: As in `pipeline.start.Start`.
         origin: JSON of `pipeline.origin.Origin`: code, image, locked packages, platform, person.
         settings: JSON of all settings.
         manifest: The artifact.
     """
-    where_from = json.loads(origin)
-    known = {"run_id": run_id, "snapshot_date": snapshot_date, **where_from}
+    start = Start(
+        run_id, snapshot_date,
+        window_end=window_end, window_hours=window_hours, created_at=created_at, scheduled_at=scheduled_at,
+    )  # fmt: skip
+    date, end = date_and_window(start)
+    known = {"run_id": run_id, "snapshot_date": date, **json.loads(origin)}
+    if end is not None:
+        known["window_end"] = end
     content = {**known, "settings": json.loads(settings)}
     storage.write(storage.join(manifest.uri, "manifest.json"), files.to_json(content).encode())
     facts.record(manifest, {**known, "settings": settings})

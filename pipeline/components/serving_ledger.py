@@ -9,7 +9,7 @@ from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, comp
 
 from models.serving import weights_digest
 from pipeline import files, storage
-from pipeline.artifacts import LabelSnapshot, ServingRelease
+from pipeline.artifacts import LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
 from pipeline.components.release_pusher import reason_to_hold
 from pipeline.release import configurations, ledger
@@ -18,6 +18,7 @@ from pipeline.validation import evaluation as evaluations
 
 @component
 def ServingLedger(
+    manifest: InputArtifact[RunManifest],
     snapshot: InputArtifact[LabelSnapshot],
     hyperparameters: InputArtifact[standard_artifacts.HyperParameters],
     model: InputArtifact[standard_artifacts.Model],
@@ -25,7 +26,6 @@ def ServingLedger(
     evaluation: InputArtifact[standard_artifacts.ModelEvaluation],
     blessing: InputArtifact[standard_artifacts.ModelBlessing],
     pushed_model: InputArtifact[standard_artifacts.PushedModel],
-    run_id: Parameter[str],
     ledger_path: Parameter[str],
     endpoint: Parameter[str],
     configuration_folder: Parameter[str],
@@ -36,6 +36,7 @@ def ServingLedger(
     """Records a pushed model as what serves, or why there was nothing to release.
 
     Args:
+        manifest: Knows the run's id.
         snapshot: The labels.
         hyperparameters: What the Tuner or the best-known configuration said.
         model: The candidate.
@@ -43,7 +44,6 @@ def ServingLedger(
         evaluation: Its figures.
         blessing: Its verdict.
         pushed_model: Whether and where it was pushed.
-        run_id: Id of the run.
         ledger_path: File of the serving ledger.
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
@@ -51,6 +51,7 @@ def ServingLedger(
         min_slice_examples: Fewest eval examples of a class that may be called the weakest.
         release: The artifact: `release.json`, and its facts as custom properties.
     """
+    run_id = facts.text(manifest, "run_id")
     training = json.loads(storage.read(storage.join(model_run.uri, "training.json")))
     with storage.on_disk(evaluation.uri) as folder:
         figures = evaluations.read(folder)

@@ -7,7 +7,7 @@ from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
 from pipeline import storage, typed
-from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot
+from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts
 from pipeline.errors import PipelineError, SnapshotRejected
 from pipeline.validation import acceptance, histograms, report, rules
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 @component
 def SnapshotGate(
+    manifest: InputArtifact[RunManifest],
     snapshot: InputArtifact[LabelSnapshot],
     shards: InputArtifact[ImageShards],
     examples: InputArtifact[standard_artifacts.Examples],
@@ -29,7 +30,6 @@ def SnapshotGate(
     baseline: InputArtifact[standard_artifacts.ExampleStatistics],
     schema_anomalies: InputArtifact[standard_artifacts.ExampleAnomalies],
     drift_anomalies: InputArtifact[standard_artifacts.ExampleAnomalies],
-    run_id: Parameter[str],
     limits: Parameter[str],
     bootstrap: Parameter[int],
     override: Parameter[str],
@@ -44,6 +44,7 @@ def SnapshotGate(
     and the model that serves goes on serving.
 
     Args:
+        manifest: Knows the run's id.
         snapshot: The snapshot.
         shards: The image shards that its labels must refer to.
         examples: The rows that would train.
@@ -52,16 +53,16 @@ def SnapshotGate(
         baseline: The last accepted snapshot's statistics.
         schema_anomalies: Verdict of ExampleValidator.
         drift_anomalies: Verdict of DistributionValidator.
-        run_id: Id of the run.
         limits: JSON of `rules.Limits`.
         bootstrap: 1 when a snapshot may pass although none was accepted before it.
         override: JSON of `verdict.Override`: rules that may fail, who decided and why; '' for none.
         accepted: Folder of the accepted snapshots' pointers.
-        reports: Folder of this run's reports; it outlives a failed execution, whose outputs TFX removes.
+        reports: Folder of all runs' reports, one in it for each; it outlives a failed execution, whose outputs TFX removes.
         warehouse: JSON of the warehouse's `Location`.
         verdict: The report of an accepted snapshot.
     """
-    person = Override.from_json(override)
+    person, run_id = Override.from_json(override), facts.text(manifest, "run_id")
+    reports = storage.join(reports, run_id)
     first = bool(facts.number(baseline, "bootstrap"))
     table = facts.text(snapshot, "table")
     if first and not bootstrap:

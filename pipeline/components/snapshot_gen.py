@@ -15,21 +15,18 @@ from pipeline.warehouse.base import parse_date
 @component
 def SnapshotGen(
     manifest: InputArtifact[RunManifest],
-    snapshot_date: Parameter[str],
     warehouse: Parameter[str],
     snapshot: OutputArtifact[LabelSnapshot],
 ):
     """Makes `labels_YYYYMMDD`, once.
 
     Args:
-        manifest: What the run was started with; here for the lineage.
-        snapshot_date: YYYY-MM-DD. It is a parameter: a run never means "whatever is newest".
+        manifest: What the run was started with. Its date is a parameter: a run never means "whatever is newest".
         warehouse: JSON of the warehouse's `Location`.
         snapshot: The artifact: `snapshot.json`, and its facts as custom properties.
     """
-    del manifest
     with open_warehouse(Location(**json.loads(warehouse))) as place:
-        taken = place.snapshot(parse_date(snapshot_date))
+        taken = place.snapshot(parse_date(facts.text(manifest, "snapshot_date")))
     # `uri` names the artifact's folder in the lineage; the table has a name of its own there.
     known = dataclasses.asdict(taken)
     known["table_uri"] = known.pop("uri")

@@ -133,7 +133,7 @@ def test_the_gate_judges_what_lies_in_cloud_storage(cloud, tmp_path):
     assert report.keys() == {"gate.json", "gate.html"} and cloud.below(weeks.verdict.uri) == report
     assert b"<svg" in report["gate.html"]
     weeks.label([(image, product, "cup", *rest) for image, product, _, *rest in EDITS])
-    with pytest.raises(SnapshotRejected, match="gs://out/store/run-3/reports/gate.html"):
+    with pytest.raises(SnapshotRejected, match="gs://out/store/reports/run-3/gate.html"):
         weeks.run("2026-03-16", bootstrap=0)
     assert not weeks.report()["accepted"]
     assert storage.names("gs://out/store/accepted") == ["labels_20260302", "labels_20260309"]
@@ -142,11 +142,12 @@ def test_the_gate_judges_what_lies_in_cloud_storage(cloud, tmp_path):
 def test_manifest_and_snapshot_are_written(cloud, tmp_path):
     manifest, snapshot = artifact(RunManifest, "gs://out/manifest"), artifact(LabelSnapshot, "gs://out/snapshot")
     run_manifest.RunManifest.test_call(
-        run_id="run-1", snapshot_date="2026-03-02", origin='{"commit": "c0ffee"}', settings="{}", manifest=manifest
+        run_id="run-1", snapshot_date="2026-03-02", window_end="", window_hours=0.0, created_at="", scheduled_at="",
+        origin='{"commit": "c0ffee"}', settings="{}", manifest=manifest
     )
     where = Weeks(tmp_path).where
     snapshot_gen.SnapshotGen.test_call(
-        manifest=manifest, snapshot_date="2026-03-02", warehouse=json.dumps(vars(where)), snapshot=snapshot
+        manifest=manifest, warehouse=json.dumps(vars(where)), snapshot=snapshot
     )
     assert json.loads(cloud.content("gs://out/manifest/manifest.json"))["commit"] == "c0ffee"
     assert json.loads(cloud.content("gs://out/snapshot/snapshot.json"))["table"] == "labels_20260302"
@@ -181,6 +182,7 @@ def release(cloud, tmp_path, monkeypatch):
         )
         output = artifact(ServingRelease, f"{root}/release")
         serving_ledger.ServingLedger.test_call(
+            manifest=artifact(RunManifest, "", run_id=f"run-{date}"),
             snapshot=snapshot,
             hyperparameters=artifact(standard_artifacts.HyperParameters, f"{root}/hyperparameters"),
             model=model,
@@ -188,7 +190,6 @@ def release(cloud, tmp_path, monkeypatch):
             evaluation=artifact(standard_artifacts.ModelEvaluation, f"{root}/evaluation"),
             blessing=blessing,
             pushed_model=pushed,
-            run_id=f"run-{date}",
             ledger_path=LEDGER,
             endpoint="default",
             configuration_folder=CONFIGURATIONS,
@@ -216,7 +217,7 @@ def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(clou
 
     output = artifact(standard_artifacts.HyperParameters, "gs://out/known")
     known_hyperparameters.KnownHyperparameters.test_call(
-        verdict=GateReport(), snapshot_date="2026-03-30", folder=CONFIGURATIONS, hyperparameters=output
+        verdict=GateReport(), manifest=artifact(RunManifest, "", snapshot_date="2026-03-30"), folder=CONFIGURATIONS, hyperparameters=output
     )
     assert facts.text(output, "origin") == "tuned by run run-2026-03-23"
     assert json.loads(cloud.content("gs://out/known/best_hyperparameters.txt"))["values"] == {"dropout": 0.5}

@@ -10,8 +10,9 @@ from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 from pipeline import local, settings, typed
 from pipeline.console import Progress
 from pipeline.origin import Origin
-from pipeline.pipeline import create_pipeline
+from pipeline.pipeline import create_pipeline, on_this_machine
 from pipeline.places import Places
+from pipeline.start import Start
 from pipeline.validation.rules import Limits
 from tests.pipeline.conftest import ROOT
 
@@ -23,7 +24,7 @@ def whole(tune=False, **changes):
     config = dataclasses.replace(settings.load(settings.CONFIGS / "local.yaml"), **changes)
     limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
     places = Places(store="/store", images="/data/images", labels="/data/labels.csv", schema="/data/schema")
-    return create_pipeline(config, limits, places, ORIGIN, "run-1", "2026-03-02", tune)
+    return create_pipeline(config, limits, places, ORIGIN, Start("run-1", "2026-03-02"), tune, on_this_machine(places))
 
 
 def nodes(tune=False, **changes) -> dict:
@@ -104,8 +105,10 @@ def test_the_ledger_is_written_last(week):
 
 def test_a_run_is_known_by_its_parameters(week):
     manifest = week["RunManifest"]
-    assert parameter(manifest, "run_id") == parameter(week["ServingLedger"], "run_id") == "run-1"
-    assert parameter(manifest, "snapshot_date") == parameter(week["SnapshotGen"], "snapshot_date") == "2026-03-02"
+    assert (parameter(manifest, "run_id"), parameter(manifest, "snapshot_date")) == ("run-1", "2026-03-02")
+    # They alone need to know more of the run than the artifacts before them say.
+    readers = ["SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Trainer", "ServingLedger"]
+    assert [name for name, step in week.items() if "manifest" in step.inputs.inputs] == sorted(readers, key=list(week).index)
     assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"
     assert json.loads(parameter(manifest, "settings"))["name"] == "product-photographs"
 

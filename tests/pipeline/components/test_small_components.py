@@ -27,6 +27,12 @@ def new(tmp_path):
     return make
 
 
+def manifest(date):
+    known = RunManifest()
+    facts.record(known, {"snapshot_date": date})
+    return known
+
+
 def content(artifact) -> dict[str, str]:
     root = pathlib.Path(artifact.uri)
     return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
@@ -37,7 +43,7 @@ def hyperparameters(tmp_path, new):
     def run(date):
         output = new(standard_artifacts.HyperParameters)
         known_hyperparameters.KnownHyperparameters.test_call(
-            verdict=GateReport(), snapshot_date=date, folder=str(tmp_path / "configurations"), hyperparameters=output
+            verdict=GateReport(), manifest=manifest(date), folder=str(tmp_path / "configurations"), hyperparameters=output
         )
         return output, json.loads(content(output)["best_hyperparameters.txt"])
 
@@ -141,6 +147,10 @@ def test_the_manifest_says_the_same_to_people_and_to_the_lineage(new):
     run_manifest.RunManifest.test_call(
         run_id="run-1",
         snapshot_date="2026-03-02",
+        window_end="",
+        window_hours=0.0,
+        created_at="",
+        scheduled_at="",
         origin=json.dumps({"commit": "c0ffee", "tree": "clean"}),
         settings=json.dumps({"name": "x"}),
         manifest=output,
@@ -150,6 +160,24 @@ def test_the_manifest_says_the_same_to_people_and_to_the_lineage(new):
     }  # fmt: skip
     assert [facts.text(output, name) for name in ("run_id", "commit", "tree")] == ["run-1", "c0ffee", "clean"]
     assert json.loads(facts.text(output, "settings")) == {"name": "x"}
+
+
+def test_what_an_orchestrator_filled_in_becomes_the_date_and_the_window(new):
+    output = new(RunManifest)
+    run_manifest.RunManifest.test_call(
+        run_id="product-photographs-20260302",
+        snapshot_date="scheduled",
+        window_end="",
+        window_hours=12.0,
+        created_at="2026-03-02T22:05:00Z",
+        scheduled_at="2026-03-02T22:00:00Z",
+        origin="{}",
+        settings="{}",
+        manifest=output,
+    )
+    known = json.loads(content(output)["manifest.json"])
+    assert known["snapshot_date"] == facts.text(output, "snapshot_date") == "2026-03-02"
+    assert known["window_end"] == facts.real(output, "window_end") == 1772532000.0  # 2026-03-03T10:00Z
 
 
 def test_a_generation_travels_on_its_artifact():

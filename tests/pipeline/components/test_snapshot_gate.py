@@ -14,7 +14,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline import settings, storage, typed
-from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot
+from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts, last_accepted, snapshot_gate
 from pipeline.components.distribution_validator import Executor, config_of
 from pipeline.errors import PipelineError, SnapshotRejected
@@ -23,6 +23,7 @@ from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.origin import Origin
 from pipeline.pipeline import create_pipeline
 from pipeline.places import Places
+from pipeline.start import Start
 from pipeline.validation import rules
 from pipeline.validation.verdict import Override
 from pipeline.warehouse import LABEL_COLUMNS, open_warehouse, queries
@@ -96,7 +97,7 @@ class Weeks:
         """Judges a week; returns the verdict's facts and the baseline's, or raises what the gate raises."""
         self.runs += 1
         self.run_id, folder = f"run-{self.runs}", self.folder / f"run-{self.runs}"
-        self.reports = storage.join(self.store, self.run_id, "reports")
+        self.reports = storage.join(self.store, "reports", self.run_id)
 
         def new(kind, **properties):
             artifact = kind()
@@ -137,6 +138,7 @@ class Weeks:
         verdict, schema = new(GateReport), self._schema()
         self._bring(verdict, schema, statistics, baseline, schema_anomalies, drift)
         snapshot_gate.SnapshotGate.test_call(
+            manifest=new(RunManifest, run_id=self.run_id),
             snapshot=snapshot,
             shards=new(ImageShards, index_table="image_index_1"),
             examples=new(standard_artifacts.Examples, query=query),
@@ -145,12 +147,11 @@ class Weeks:
             baseline=baseline,
             schema_anomalies=schema_anomalies,
             drift_anomalies=drift,
-            run_id=self.run_id,
             limits=json.dumps(typed.to_dict(limits)),
             bootstrap=bootstrap,
             override=override.to_json() if override else "",
             accepted=storage.join(self.store, "accepted"),
-            reports=self.reports,
+            reports=storage.join(self.store, "reports"),
             warehouse=json.dumps(typed.to_dict(self.where)),
             verdict=verdict,
         )
@@ -363,7 +364,8 @@ def test_the_pipeline_hands_the_override_to_the_gate(person):
     places = Places(store="/store", images="/data/images", labels="/data/labels.csv", schema="/data/schema")
     origin = Origin("c0ffee", "clean", "tfx.txt", "0" * 64, "", "3.11", "Linux", "ana")
     config = settings.load(settings.CONFIGS / "local.yaml")
-    week = create_pipeline(config, LIMITS, places, origin, "run-1", "2026-03-02", False, person)
+    start = Start("run-1", "2026-03-02", override=person.to_json() if person else "")
+    week = create_pipeline(config, LIMITS, places, origin, start, False)
     (gate,) = [component for component in week.components if component.id == "SnapshotGate"]
     assert Override.from_json(gate.exec_properties["override"]) == person
 

@@ -11,7 +11,9 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from models.errors import TrainingError
 from pipeline import workers
-from pipeline.components.trainer import Executor
+from pipeline.artifacts import RunManifest
+from pipeline.components import facts
+from pipeline.components.trainer import Executor, with_window
 from tests.models.conftest import make_week
 from tests.pipeline.conftest import ROOT
 
@@ -43,7 +45,9 @@ def task(week, tmp_path):
             "eval_args": json.dumps({"splits": ["val"]}),
             "custom_config": json.dumps(custom),
         }
-        return {"examples": [examples], "schema": [schema]}, {"model": [model], "model_run": [model_run]}, parameters
+        manifest = RunManifest()
+        facts.record(manifest, {"run_id": "run-1"})
+        return {"examples": [examples], "schema": [schema], "manifest": [manifest]}, {"model": [model], "model_run": [model_run]}, parameters
 
     return task
 
@@ -56,6 +60,15 @@ def test_one_worker_trains_in_this_process(task, tmp_path, monkeypatch):
     monkeypatch.delattr(workers, "train")
     Executor().Do(*task())
     assert record(tmp_path)["workers"] == 1 and (tmp_path / "model" / "Format-Serving" / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize("end", [None, 1772532000.0])
+def test_the_training_is_told_when_its_runs_window_ends(task, end):
+    inputs, _, parameters = task()
+    if end:
+        facts.record(inputs["manifest"][0], {"window_end": end})
+    assert json.loads(with_window(inputs, parameters)["custom_config"])["window_end"] == end
+    assert "window_end" not in json.loads(parameters["custom_config"])  # what the lineage keeps is the run's own
 
 
 def test_several_train_in_processes_of_their_own(task, tmp_path):
