@@ -212,6 +212,7 @@ def create_pipeline(
         ledger_path=places.ledger,
         endpoint=settings.release.endpoint,
         configuration_folder=places.configurations,
+        profile_pointer=places.newest_profile,
         tuned=int(tune),
         min_slice_examples=settings.evaluation.min_slice_examples,
     )

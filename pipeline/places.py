@@ -68,6 +68,11 @@ class Places:
         return self._in_store("serving", "ledger.jsonl")
 
     @property
+    def newest_profile(self) -> str:
+        """Points to the record of the newest training."""
+        return self._in_store("profiles", "newest.json")
+
+    @property
     def checkpoints(self) -> str:
         """Trainings on their way, a folder each; it goes when its training is done."""
         return self._in_store("checkpoints")

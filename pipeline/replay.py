@@ -215,8 +215,8 @@ def read(lineage: LineageStore, run_id: str, places: Places) -> Recorded:
         raise PipelineError(f"{record_uri} is no record of a training: restore it from a backup")
     manifest = run.output("pipeline.RunManifest")
     manifest = dict(manifest.facts) if manifest else {}
-    # A checkpoint would go on with something else, and that window is over.
-    custom = {name: value for name, value in custom.items() if name not in ("checkpoints", "window_end")}
+    # A checkpoint would go on with something else, that window is over, and this machine is not Vertex.
+    custom = {name: value for name, value in custom.items() if name not in ("checkpoints", "window_end", "vertex")}
     if record.get("stopped_by_window"):
         custom["stop_after"] = _steps(run_id, record, record_uri)
     release = run.output("pipeline.ServingRelease")

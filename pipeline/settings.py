@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from models.config import NetworkConfig, TrainingConfig, TuningConfig
+from models.config import MAX_WORKERS, NetworkConfig, TrainingConfig, TuningConfig
 from pipeline import typed
+from pipeline.vertex.settings import VertexSettings
 from pipeline.warehouse.base import MAX_QUERY_BYTES
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent
@@ -165,6 +166,7 @@ class Settings:
 
     Attributes:
         name: Name of the pipeline; Vertex takes lower-case letters, digits and hyphens.
+        vertex: The pipeline on Vertex AI; null for one that runs on this machine only.
     """
 
     name: str = pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,127}$")
@@ -177,6 +179,7 @@ class Settings:
     tuning: TuningConfig = pydantic.Field(default_factory=TuningConfig)
     evaluation: EvaluationSettings = pydantic.Field(default_factory=EvaluationSettings)
     release: ReleaseSettings = pydantic.Field(default_factory=ReleaseSettings)
+    vertex: VertexSettings | None = None
 
     @property
     def short_side(self) -> int:
@@ -198,6 +201,25 @@ class Settings:
             raise ValueError(
                 f"tuning.batch_size {uneven[0]} does not divide over training.workers {self.training.workers}: the values "
                 "that win are trained with; choose multiples"
+            )
+        if self.vertex:
+            self._check_vertex(self.vertex.training)
+
+    def _check_vertex(self, job) -> None:
+        workers, gpus = self.training.workers, self.training.workers * job.gpus
+        if gpus > MAX_WORKERS:
+            raise ValueError(
+                f"vertex.training.machine {job.machine} times training.workers {workers} are {gpus} A100s: {MAX_WORKERS} are "
+                "the budget; take fewer workers or a smaller machine"
+            )
+        for field, sizes in (("training", [self.training.batch_size]), ("tuning", self.tuning.batch_size)):
+            uneven = [size for size in sizes if gpus and size % gpus]
+            if uneven:
+                raise ValueError(f"{field}.batch_size {uneven[0]} does not divide over {gpus} A100s: choose a multiple")
+        if job.reduction_server and workers == 1:
+            raise ValueError(
+                "vertex.training.reduction_server is for several machines, and training.workers is 1: within one machine it "
+                "has nothing to do; set it to null"
             )
 
 

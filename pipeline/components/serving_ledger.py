@@ -12,7 +12,7 @@ from pipeline import files, storage
 from pipeline.artifacts import LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
 from pipeline.components.release_pusher import reason_to_hold
-from pipeline.release import configurations, ledger
+from pipeline.release import configurations, ledger, profiles
 from pipeline.validation import evaluation as evaluations
 
 
@@ -29,6 +29,7 @@ def ServingLedger(
     ledger_path: Parameter[str],
     endpoint: Parameter[str],
     configuration_folder: Parameter[str],
+    profile_pointer: Parameter[str],
     tuned: Parameter[int],
     min_slice_examples: Parameter[int],
     release: OutputArtifact[ServingRelease],
@@ -47,12 +48,14 @@ def ServingLedger(
         ledger_path: File of the serving ledger.
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
+        profile_pointer: File that points to the newest record of a training, which the next window is planned with.
         tuned: 1 when this run tuned; a tuned and released run's hyperparameters become the best known.
         min_slice_examples: Fewest eval examples of a class that may be called the weakest.
         release: The artifact: `release.json`, and its facts as custom properties.
     """
     run_id = facts.text(manifest, "run_id")
-    training = json.loads(storage.read(storage.join(model_run.uri, "training.json")))
+    training_uri = storage.join(model_run.uri, "training.json")
+    training = json.loads(storage.read(training_uri))
     with storage.on_disk(evaluation.uri) as folder:
         figures = evaluations.read(folder)
     with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
@@ -111,5 +114,6 @@ def ServingLedger(
                 configuration_folder,
                 configurations.Configuration(known["snapshot_date"], run_id, json.loads(known["hyperparameters"])),
             )
+    profiles.record(profile_pointer, profiles.Newest(run_id, known["snapshot_date"], training_uri))
     storage.write(storage.join(release.uri, "release.json"), files.to_json(known).encode())
     facts.record(release, known)

@@ -13,11 +13,13 @@ from pipeline.components import (
 )  # fmt: skip
 from pipeline.components.release_pusher import Executor as Pusher
 from pipeline.errors import PipelineError, SnapshotRejected
-from pipeline.release import ledger
+from pipeline.release import ledger, profiles
 from pipeline.validation import acceptance, evaluation
 from tests.pipeline.components.test_snapshot_gate import EDITS, Weeks
 
 LEDGER, ACCEPTED, CONFIGURATIONS = "gs://out/serving/ledger.jsonl", "gs://out/accepted", "gs://out/configurations"
+
+PROFILE = "gs://out/profiles/newest.json"
 
 VERSIONS = "gs://out/serving/versions"
 
@@ -193,6 +195,7 @@ def release(cloud, tmp_path, monkeypatch):
             ledger_path=LEDGER,
             endpoint="default",
             configuration_folder=CONFIGURATIONS,
+            profile_pointer=PROFILE,
             tuned=1,
             min_slice_examples=1,
             release=output,
@@ -214,6 +217,10 @@ def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(clou
     assert release("2026-03-16", 1.0)["reason"].startswith("these very weights serve already")
     second = release("2026-03-23", 3.0)
     assert second["from_version"] == first["to_version"] != second["to_version"] and second["path"] != first["path"]
+
+    assert profiles.find(PROFILE) == profiles.Newest(
+        "run-2026-03-23", "2026-03-23", "gs://out/2026-03-23/model_run/training.json"
+    )  # not that of the older week, which ran later
 
     output = artifact(standard_artifacts.HyperParameters, "gs://out/known")
     known_hyperparameters.KnownHyperparameters.test_call(

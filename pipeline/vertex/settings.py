@@ -1,0 +1,142 @@
+"""The settings of the pipeline on Vertex AI: project, machines, schedules. `configs/vertex.yaml` fills them."""
+
+from typing import Annotated
+
+import pydantic
+
+from pipeline import typed
+
+# https://cloud.google.com/vertex-ai/docs/pipelines/run-pipeline: labels take what resource labels take.
+_LabelKey = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+_LabelValue = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9_-]{0,63}$")]
+
+_MACHINE = r"^(a2-highgpu-[124]g|[cen][1-4][a-z]?-(standard|highmem|highcpu)-[0-9]{1,3})$"
+
+_FOLDER = r"^(gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/*?\[\]#]+)*|(/[^/*?\[\]#]+)+)$"
+
+_NETWORK = r"^(projects/[0-9]+/global/networks/[a-z]([a-z0-9-]{0,61}[a-z0-9])?)?$"
+
+_CRON = r"^\S+( \S+){4}$"
+
+GPUS = {"a2-highgpu-1g": 1, "a2-highgpu-2g": 2, "a2-highgpu-4g": 4}
+"""A100s of a machine type; every other type that is taken has none."""
+
+RESERVED_LABELS = ("pipeline", "snapshot")
+
+
+@typed.frozen
+class ReductionServerSettings:
+    """The machines that sum up gradients for workers that only a network connects.
+
+    Attributes:
+        image: Google's image, by digest; its own command starts it.
+        machine: Machine type, without a GPU.
+        replicas: How many machines.
+    """
+
+    image: str = pydantic.Field(pattern=r"^[^\s@]+@sha256:[0-9a-f]{64}$")
+    machine: str = pydantic.Field(default="n1-highcpu-16", pattern=_MACHINE)
+    replicas: int = pydantic.Field(default=4, ge=1, le=16)
+
+
+@typed.frozen
+class TrainingJobSettings:
+    """The custom job that trains. The number of its machines is `training.workers`.
+
+    Attributes:
+        machine: Type of each machine: a2-highgpu-1g, -2g or -4g have so many A100s, others none.
+        spot: Whether spot machines are tried first. When they are not to be had, or go, the job is started on demand, and
+            training goes on from its checkpoint.
+        spot_wait_minutes: How long spot machines are waited for.
+        timeout_hours: Vertex ends the job after so long.
+        restart: Whether Vertex starts all replicas again when one went; training goes on from its checkpoint.
+        boot_disk_gb: Size of each boot disk, GB.
+        reduction_server: Machines that sum up gradients; null for none.
+    """
+
+    machine: str = pydantic.Field(default="a2-highgpu-1g", pattern=_MACHINE)
+    spot: bool = True
+    spot_wait_minutes: float = pydantic.Field(default=30.0, ge=1, le=1440)
+    timeout_hours: float = pydantic.Field(default=11.0, gt=0, le=168)
+    restart: bool = True
+    boot_disk_gb: int = pydantic.Field(default=200, ge=100, le=64000)
+    reduction_server: ReductionServerSettings | None = None
+
+    @property
+    def gpus(self) -> int:
+        """A100s of each machine."""
+        return GPUS.get(self.machine, 0)
+
+
+@typed.frozen
+class DataflowSettings:
+    """Where Beam runs when not in the step's own container.
+
+    Attributes:
+        machine: Machine type of its workers.
+        max_workers: How many there may be.
+        public_ips: Whether they have addresses of their own; without, the subnetwork needs Private Google Access.
+        subnetwork: `regions/REGION/subnetworks/NAME`, or the whole URL for a shared network; '' for the default.
+    """
+
+    machine: str = pydantic.Field(default="n1-standard-8", pattern=_MACHINE)
+    max_workers: int = pydantic.Field(default=32, ge=1, le=1000)
+    public_ips: bool = False
+    subnetwork: str = ""
+
+
+@typed.frozen
+class ScheduleSettings:
+    """When runs start by themselves.
+
+    Attributes:
+        time_zone: Name in the IANA database, such as Europe/Berlin; cron times are its.
+        weekly: Cron expression, five fields, of the weekly run.
+        monthly: Cron expression of the run that tunes; '' for none.
+    """
+
+    time_zone: str = pydantic.Field(default="Etc/UTC", pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$")
+    weekly: str = pydantic.Field(default="0 20 * * 1", pattern=_CRON)
+    monthly: str = pydantic.Field(default="0 20 1 * *", pattern=rf"({_CRON})|^$")
+
+
+@typed.frozen
+class VertexSettings:
+    """The pipeline on Vertex AI.
+
+    Attributes:
+        project: Google Cloud project.
+        region: Region of everything, such as europe-west4: pipeline, training, Dataflow; the bucket should be there too.
+        store: Where runs leave their things: gs://BUCKET/FOLDER, or a folder that every container has.
+        images: Photographs: a prefix in Cloud Storage, or a folder that every container has.
+        code: Folder of the project in the image.
+        service_account: The account that runs do everything as; '' for the project's default one.
+        network: `projects/NUMBER/global/networks/NAME` that jobs are peered with; '' for none.
+        labels: Labels of every resource, such as team.
+        window_hours: Hours from the start of a run, on a schedule its time, to the end of its window.
+        training: The job that trains.
+        dataflow: Where Beam runs; null for the container of each step.
+        schedule: When runs start by themselves.
+    """
+
+    project: str = pydantic.Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")
+    region: str = pydantic.Field(pattern=r"^[a-z]+-[a-z]+[0-9]{1,2}$")
+    store: str = pydantic.Field(pattern=_FOLDER)
+    images: str = pydantic.Field(pattern=_FOLDER)
+    code: str = pydantic.Field(default="/app", pattern=r"^(/[^/\s]+)+$")
+    service_account: str = pydantic.Field(default="", pattern=r"^([^@\s]+@[^@\s]+\.[^@\s]+)?$")
+    network: str = pydantic.Field(default="", pattern=_NETWORK)
+    labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
+    window_hours: float = pydantic.Field(default=12.0, gt=0, le=168)
+    training: TrainingJobSettings = pydantic.Field(default_factory=TrainingJobSettings)
+    dataflow: DataflowSettings | None = None
+    schedule: ScheduleSettings = pydantic.Field(default_factory=ScheduleSettings)
+
+    def __post_init__(self):
+        taken = [name for name in RESERVED_LABELS if name in self.labels]
+        if taken:
+            raise ValueError(f"vertex.labels has {taken[0]!r}, which the pipeline sets itself: choose another name")
+        if len(self.labels) > 60:
+            raise ValueError(f"vertex.labels has {len(self.labels)} labels; a resource takes 64, and the pipeline adds its own")
+
+
