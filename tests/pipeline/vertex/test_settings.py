@@ -1,0 +1,60 @@
+"""What the settings of Vertex take, and how they refuse."""
+
+import pytest
+
+from pipeline.errors import SettingsError
+from pipeline.settings import Settings
+from pipeline import typed
+from tests.pipeline.vertex.conftest import filled, loaded
+
+
+def test_productions_settings_are_whole_but_for_their_blanks():
+    vertex = loaded().vertex
+    assert (vertex.project, vertex.region, vertex.store) == ("acme-products", "europe-west4", "gs://acme-retrain/retrain")
+    assert vertex.training.gpus == 1 and vertex.training.spot and vertex.dataflow.public_ips is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"region": "Europe"}, "vertex.region"),
+        ({"region": "europe-west4.evil.example"}, "vertex.region"),
+        ({"project": "UPPER"}, "vertex.project"),
+        ({"store": "gs://bucket/"}, "vertex.store"),
+        ({"store": "relative/folder"}, "vertex.store"),
+        ({"store": "gs://bucket/a*b"}, "vertex.store"),
+        ({"service_account": "somebody"}, "vertex.service_account"),
+        ({"network": "default"}, "vertex.network"),
+        ({"labels": {"Team": "x"}}, "vertex.labels"),
+        ({"labels": {"snapshot": "x"}}, "vertex.labels has 'snapshot', which the pipeline sets itself"),
+        ({"window_hours": 0.0}, "vertex.window_hours"),
+        ({"colour": "red"}, "vertex.colour: there is no such setting"),
+        ({"training__machine": "a2-highgpu-8g"}, "vertex.training.machine"),
+        ({"training__machine": "a2-highgpu-2g"}, "are 8 A100s: 4 are the budget"),
+        ({"training__timeout_hours": 0.0}, "vertex.training.timeout_hours"),
+        ({"training__reduction_server": {"image": "us-docker.pkg.dev/x/reductionserver:latest"}}, "reduction_server.image"),
+        ({"schedule__weekly": "every Monday"}, "vertex.schedule.weekly"),
+        ({"schedule__time_zone": "Europe Berlin"}, "vertex.schedule.time_zone"),
+        ({"dataflow__max_workers": 0}, "vertex.dataflow.max_workers"),
+    ],
+)
+def test_what_cannot_be_used_is_named(changes, words):
+    with pytest.raises(SettingsError) as raised:
+        loaded(**changes)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("training", "vertex", "words"),
+    [
+        ({"workers": 1}, {"reduction_server": {"image": f"x@sha256:{'0' * 64}"}}, "training.workers is 1"),
+        ({"workers": 1, "batch_size": 258}, {"machine": "a2-highgpu-4g"}, "training.batch_size 258 does not divide over 4 A100s"),
+        ({"workers": 2, "batch_size": 130}, {"machine": "a2-highgpu-2g"}, "training.batch_size 130 does not divide over 4 A100s"),
+    ],
+)
+def test_training_and_its_machines_must_agree(training, vertex, words):
+    content = filled()
+    content["training"] |= training
+    content["vertex"]["training"] |= vertex
+    with pytest.raises(SettingsError, match=words):
+        typed.from_dict(Settings, content, "test")
