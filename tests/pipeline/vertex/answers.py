@@ -54,7 +54,7 @@ class Vertex(grpc.GenericRpcHandler):
                 given = self.answers[method](request)
             except Refused as refused:
                 context.abort(refused.code, refused.details)
-            return b"" if given is None else type(given).serialize(given)
+            return given.SerializeToString() if hasattr(given, "SerializeToString") else type(given).serialize(given)
 
         return grpc.unary_unary_rpc_method_handler(answer, kind.deserialize, lambda content: content)
 

@@ -1,0 +1,165 @@
+"""The pipeline as Vertex gets it: what is compiled, and that its first step works with what Vertex fills in."""
+
+import dataclasses
+import difflib
+import json
+import os
+import pathlib
+
+import pytest
+from google.cloud import aiplatform_v1 as v1
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
+
+from pipeline import settings, typed
+from pipeline.errors import SettingsError
+from pipeline.validation.rules import Limits
+from pipeline.vertex import compile as compiling
+from tests.pipeline.conftest import ROOT
+from tests.pipeline.vertex.conftest import IMAGE, ORIGIN, loaded
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+def described(job: dict) -> str:
+    """A compiled pipeline as people compare it: what each step waits for, reads, is given and runs. No version, no account."""
+    spec = job["pipelineSpec"]
+    executors = spec["deploymentSpec"]["executors"]
+    lines = [f"pipeline {spec['pipelineInfo']['name']}, schema {spec['schemaVersion']}, root {job['runtimeConfig']['gcsOutputDirectory']}"]
+    lines += [f"parameter {name}: {of['parameterType']}" for name, of in sorted(spec["root"]["inputDefinitions"]["parameters"].items())]
+    for name, task in sorted(spec["root"]["dag"]["tasks"].items()):
+        container = executors[f"{name}_executor"]["container"]
+        args = container["args"]
+        assert container["command"][-1] == "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor"
+        lines += ["", name, f"  runs {args[1]}"]
+        if "resources" in container:
+            lines.append(f"  on {json.dumps(container['resources'], sort_keys=True)}")
+        lines += [f"  after {before}" for before in task.get("dependentTasks", [])]
+        if task.get("cachingOptions", {}).get("enableCache"):
+            lines.append("  from a cache")
+        for key, source in sorted(task.get("inputs", {}).get("artifacts", {}).items()):
+            output = source["taskOutputArtifact"]
+            lines.append(f"  reads {key}: {output['producerTask']}.{output['outputArtifactKey']}")
+        for key, value in sorted(task.get("inputs", {}).get("parameters", {}).items()):
+            given = value.get("runtimeValue", {}).get("constant", f"<{value.get('componentInputParameter')}>")
+            lines += [f"  given {key}: {line}" for line in _given(given)]
+    beam = executors["ImageSharder_executor"]["container"]["args"][6:]
+    return "\n".join([*lines, "", "Beam", *(f"  {arg}" for arg in beam), ""]).replace(IMAGE, "IMAGE@sha256:DIGEST")
+
+
+def _given(value) -> list[str]:
+    """A parameter, a line for each field of what is JSON."""
+    try:
+        content = json.loads(value)
+    except (TypeError, ValueError):
+        return [" ".join(str(value).split())]
+    if not isinstance(content, dict):
+        return [str(value)]
+    return [f"{key} = {json.dumps(content[key], sort_keys=True)}" for key in sorted(content)]
+
+
+@pytest.mark.parametrize("name", ["weekly", "monthly"])
+def test_what_is_compiled_is_what_was_compiled(compiled_jobs, name):
+    """After a change that is meant: PYTEST_UPDATE_GOLDEN=1, and read the difference."""
+    path, now = GOLDEN / f"{name}.txt", described(compiled_jobs[name])
+    if os.environ.get("PYTEST_UPDATE_GOLDEN"):
+        path.write_text(now)
+    difference = list(difflib.unified_diff(path.read_text().splitlines(), now.splitlines(), "golden", "now", lineterm="", n=1))
+    assert not difference, "\n".join(difference)
+
+
+def test_it_compiles_to_the_same_bytes_again(compiled_jobs):
+    limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
+    again = compiling.compiled(loaded(), limits, ORIGIN, IMAGE, False)
+    assert json.dumps(again, sort_keys=True) == json.dumps(compiled_jobs["weekly"], sort_keys=True)
+
+
+@pytest.mark.parametrize("name", ["weekly", "monthly"])
+def test_it_is_a_pipeline_job_to_vertexs_own_types(compiled_jobs, name):
+    job = v1.PipelineJob()
+    json_format.ParseDict(compiled_jobs[name], v1.PipelineJob.pb(job))
+    assert job.pipeline_spec["schemaVersion"] == "2.1.0"
+    spec = json_format.ParseDict(compiled_jobs[name]["pipelineSpec"], pipeline_spec_pb2.PipelineSpec())
+    assert {executor["container"]["image"] for executor in spec.deployment_spec["executors"].values()} == {IMAGE}
+
+
+def test_no_step_knows_this_machine(compiled_jobs):
+    for job in compiled_jobs.values():
+        assert str(ROOT) not in json.dumps(job)
+
+
+@pytest.fixture
+def limits():
+    return typed.load(Limits, ROOT / "schema" / "gate.yaml")
+
+
+def test_settings_for_one_machine_are_refused(limits):
+    with pytest.raises(SettingsError, match="have no vertex"):
+        compiling.compiled(settings.load(settings.CONFIGS / "local.yaml"), limits, ORIGIN, IMAGE, False)
+    embedded = dataclasses.replace(loaded(), warehouse=settings.WarehouseSettings(kind="duckdb"))
+    with pytest.raises(SettingsError, match="warehouse.kind duckdb .* use bigquery"):
+        compiling.compiled(embedded, limits, ORIGIN, IMAGE, False)
+
+
+def test_a_backbone_of_this_machine_alone_is_refused(limits):
+    def begun_from(backbone):
+        return dataclasses.replace(loaded(), training=dataclasses.replace(loaded().training, backbone=backbone))
+
+    with pytest.raises(SettingsError, match="training.backbone /home/ana/x.npz is a path of this machine"):
+        compiling.compiled(begun_from("/home/ana/x.npz"), limits, ORIGIN, IMAGE, False)
+    # What is part of the project is part of the image.
+    moved = compiling._for_vertex(begun_from(str(ROOT / "data" / "sample" / "backbone.npz")))
+    assert moved.training.backbone == "/app/data/sample/backbone.npz"
+    assert compiling._for_vertex(begun_from("gs://bucket/x.npz")).training.backbone == "gs://bucket/x.npz"
+
+
+def test_without_dataflow_beam_runs_in_each_steps_container():
+    assert compiling.beam_args(loaded(dataflow=None), IMAGE) == list(settings.BEAM_HERE)
+
+
+def test_dataflow_is_told_where_and_as_whom():
+    args = compiling.beam_args(loaded(dataflow__subnetwork="regions/europe-west4/subnetworks/s"), IMAGE)
+    assert f"--sdk_container_image={IMAGE}" in args and "--no_use_public_ips" in args
+    assert "--subnetwork=regions/europe-west4/subnetworks/s" in args and "--labels=team=retail" in args
+    assert "--no_use_public_ips" not in compiling.beam_args(loaded(dataflow__public_ips=True), IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"snapshot_date": "scheduled", "window_end": ""}, ("2026-03-02", 1772524800.0)),
+        ({"snapshot_date": "2026-03-09", "window_end": "2026-03-10T06:00:00Z"}, ("2026-03-09", 1773122400.0)),
+    ],
+)
+def test_the_first_step_runs_by_its_own_command_with_what_vertex_fills_in(compiled_jobs, tmp_path, parameters, expected):
+    spec = compiled_jobs["weekly"]["pipelineSpec"]
+    placeholders = {
+        "{{$.pipeline_job_name}}": "product-photographs-20260302",
+        "{{$.pipeline_job_create_time_utc}}": "2026-03-02T20:00:07.123456Z",
+        "{{$.pipeline_job_schedule_time_utc}}": "2026-03-02T20:00:00Z",
+    }
+    values = {}
+    for name, value in spec["root"]["dag"]["tasks"]["RunManifest"]["inputs"]["parameters"].items():
+        constant = value.get("runtimeValue", {}).get("constant")
+        values[name] = placeholders.get(constant, constant) if constant is not None else parameters[value["componentInputParameter"]]
+    schema = spec["components"]["RunManifest"]["outputDefinitions"]["artifacts"]["manifest"]["artifactType"]
+    filled = {
+        "inputs": {"parameterValues": values},
+        "outputs": {
+            "artifacts": {"manifest": {"artifacts": [{"name": "1", "type": schema, "uri": str(tmp_path / "manifest")}]}},
+            "outputFile": str(tmp_path / "task" / "executor_output.json"),
+        },
+    }
+    args = [
+        json.dumps(filled) if arg == "{{$}}" else arg
+        for arg in spec["deploymentSpec"]["executors"]["RunManifest_executor"]["container"]["args"]
+    ]
+    kubeflow_v2_run_executor.main(kubeflow_v2_run_executor._parse_flags(["run", *args]))
+    known = json.loads((tmp_path / "manifest" / "manifest.json").read_text())
+    assert known["run_id"] == "product-photographs-20260302" and known["image"] == IMAGE
+    assert (known["snapshot_date"], known["window_end"]) == expected
+    # The later steps read these of the artifact, as Vertex keeps them.
+    output = json.loads((tmp_path / "task" / "executor_output.json").read_text())
+    metadata = output["artifacts"]["manifest"]["artifacts"][0]["metadata"]
+    assert metadata["snapshot_date"] == expected[0] and metadata["window_end"] == expected[1]
