@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import json
 import pathlib
+import typing
 
 import pydantic
 import yaml
@@ -91,7 +92,9 @@ def _describe(problem: dict, cls) -> str:
 def _names_beside(cls, path: list[str]) -> list[str]:
     for part in path[:-1]:
         fields = {field.name: field.type for field in dataclasses.fields(cls)}
-        cls = fields.get(part)
+        kind = fields.get(part)
+        # A setting that may be null holds its dataclass beside None.
+        cls = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
         if not dataclasses.is_dataclass(cls):
             return []
     return [field.name for field in dataclasses.fields(cls)]
