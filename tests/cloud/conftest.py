@@ -1,4 +1,4 @@
-"""Google Cloud on this machine: Cloud Storage for each test anew, BigQuery once with a fresh data set for each test."""
+"""Google Cloud on this machine: Cloud Storage and Vertex AI for each test anew, BigQuery with a data set for each test."""
 
 import httplib2
 import pytest
@@ -36,5 +36,44 @@ def google(_google_apis, monkeypatch):
 @pytest.fixture
 def bigquery(google):
     """BigQuery with an empty data set, and what tests do to it."""
+    google.emulator()  # so that what keeps it from starting fails here, with its own words
     with BigQuery(google) as bigquery:
         yield bigquery
+
+
+@pytest.fixture(scope="session")
+def _vertex_server(_google_apis):
+    # Its messages take seconds to import, which the other tests here need not wait for.
+    from tests.cloud.vertex.server import Server
+
+    server = Server(_google_apis)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _forks(tmp_path_factory):
+    from tests.cloud.vertex.containers import Forks
+
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def vertex(google, _vertex_server, _forks, tmp_path):
+    """Vertex AI with nothing in it, which this process and those it starts take for the real one."""
+    from tests.cloud.vertex.containers import Containers
+    from tests.cloud.vertex.server import Vertex
+
+    vertex = Vertex(tmp_path / "vertex", google, Containers(google.environment, _forks))
+    _vertex_server.vertex = vertex
+    yield vertex
+    _vertex_server.vertex = None
+    vertex.close()
+
+
+@pytest.fixture
+def publisher(vertex):
+    """Pub/Sub's topics, and what was published there."""
+    return vertex.publisher

@@ -1,21 +1,21 @@
 """Google's hosts on this machine, for Google's unmodified clients: a proxy that ends TLS with an authority of its own.
 
 Clients find it by their documented environment variables alone (`environment`). Of Google's hosts there are those of
-BigQuery, which BigQuery's emulator answers (bigquery_emulator.py), and the one that gives out tokens; the proxy refuses
-any other, so that no test can reach the real ones. Faults are put in between: a request that is refused, an answer that
-never comes or stops in the middle.
+BigQuery, which BigQuery's emulator answers (bigquery_emulator.py) from the first request on, the one that gives out tokens,
+that of Cloud Storage, which only says whether a bucket is there, and those to which a test leads (`lead`), as to Vertex AI
+(vertex/). The proxy refuses any other, so that no test can reach the real ones. Faults are put in between: a request that
+is refused, an answer that never comes or stops in the middle.
 """
 
 import asyncio
 import contextlib
 import dataclasses
-import datetime
 import http.client
 import http.server
-import ipaddress
 import json
 import os
 import pathlib
+import re
 import select
 import socket
 import ssl
@@ -23,21 +23,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
-
-from tests.cloud import faults
+from tests.cloud import certificates, faults
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PROJECT = "acme-products"
 
 REST, STORAGE, TOKENS = "bigquery.googleapis.com", "bigquerystorage.googleapis.com", "oauth2.googleapis.com"
+OBJECTS = "storage.googleapis.com"
+
+REGIONS = ("us-central1", "europe-west4")
+VERTEX_HOSTS = (*(f"{region}-aiplatform.googleapis.com" for region in REGIONS), "pubsub.googleapis.com")
+"""Where clients look for Vertex AI, and for Pub/Sub, which the same server answers."""
 
 _START_SECONDS = 60
 
@@ -82,13 +82,15 @@ class GoogleApis:
         self._folder = folder
         self._lock = threading.Lock()
         (folder / "buckets").mkdir()
-        authority, self._certificate = _certificates(folder, [REST, STORAGE, TOKENS])
-        credentials = _service_account(folder)
+        self._led: dict[str, int] = {}
+        self._bigquery: tuple[subprocess.Popen, dict[str, int]] | None = None
+        authority, self._certificate = certificates.certificates(folder, [REST, STORAGE, TOKENS, OBJECTS, *VERTEX_HOSTS])
+        credentials = certificates.service_account(folder, PROJECT, TOKENS)
         self._stack = contextlib.ExitStack()
         try:
-            self._emulator, ports = self._stack.enter_context(_emulator(folder / "buckets"))
-            listener = self._start_rest(ports["rest"])
-            port = self._stack.enter_context(_loop_thread()).start(self._start_proxy(listener, ports["grpc"]))
+            listener = self._start_rest()
+            self._loop = self._stack.enter_context(_loop_thread())
+            port = self._loop.start(self._start_proxy(listener))
         except BaseException:
             self._stack.close()
             raise
@@ -110,16 +112,33 @@ class GoogleApis:
         self._stack.close()
 
     def bucket(self, name: str) -> pathlib.Path:
-        """The folder whose files are the objects of the bucket `name`, for load jobs."""
+        """The folder whose files are the objects of the bucket `name`, for load jobs and for Vertex AI."""
         folder = self._folder / "buckets" / name
         folder.mkdir(exist_ok=True)
         return folder
 
+    def has_bucket(self, name: str) -> bool:
+        """Whether there is such a bucket."""
+        return (self._folder / "buckets" / name).is_dir()
+
+    def lead(self, hosts: Iterable[str], http2: int, http1: int) -> None:
+        """From now on leads clients of these hosts to ports of the loopback, one for each protocol, without TLS."""
+        port = self._loop.start(self._start_tls({"h2": http2, "http/1.1": http1}))
+        self._led.update({f"{host}:443": port for host in hosts})
+
+    def emulator(self) -> tuple[subprocess.Popen, dict[str, int]]:
+        """The process of BigQuery's emulator and its ports; starts it unless it runs."""
+        with self._lock:
+            if self._bigquery is None:
+                self._bigquery = self._stack.enter_context(_emulator(self._folder / "buckets"))
+            return self._bigquery
+
     def set_back_the_clock(self, days: float) -> None:
         """Makes it so many days earlier for the tables' histories; 0 makes it now."""
-        self._emulator.stdin.write(f"{days * 86400}\n".encode())
-        self._emulator.stdin.flush()
-        self._emulator.stdout.readline()
+        emulator, _ = self.emulator()
+        emulator.stdin.write(f"{days * 86400}\n".encode())
+        emulator.stdin.flush()
+        emulator.stdout.readline()
 
     def answer(self, status: int, where: Callable[[Call], bool], times: int | None = None) -> None:
         """From now on answers `status` to the requests for which `where` holds, `times` times or always."""
@@ -141,29 +160,29 @@ class GoogleApis:
 
     def heal(self) -> None:
         """Forgets all faults and calls, and sets the clock right."""
-        self.set_back_the_clock(0)
+        if self._bigquery:
+            self.set_back_the_clock(0)
         for asked in (self._rules, self.cuts, self.calls, self.refused):
             asked.clear()
 
     def fault(self, call: Call) -> faults.Rule | None:
         """Notes a request and does what was asked for before it; returns its fault, None for none."""
-        with self._lock:
-            self.calls.append(call)
+        self.calls.append(call)
         found = self._rules.of(call)
         for rule in found:
             if rule.action:
                 rule.action()
         return next((rule for rule in found if not rule.action), None)
 
-    def _tls(self, protocol: str) -> ssl.SSLContext:
+    def _tls(self, *protocols: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._certificate)
-        context.set_alpn_protocols([protocol])
+        context.set_alpn_protocols(list(protocols))
         return context
 
-    def _start_rest(self, emulator: int) -> int:
+    def _start_rest(self) -> int:
         """Starts to answer the hosts that speak HTTP/1.1; returns the port."""
-        handler = type("Handler", (_Handler,), {"apis": self, "emulator": emulator})
+        handler = type("Handler", (_Handler,), {"apis": self})
         listener = _Listener(("127.0.0.1", 0), handler)
         # The handshake is each connection's own thread's.
         listener.socket = self._tls("http/1.1").wrap_socket(
@@ -174,13 +193,23 @@ class GoogleApis:
         self._stack.callback(listener.shutdown)
         return listener.server_port
 
-    async def _start_proxy(self, rest: int, grpc: int) -> int:
-        """Starts the proxy, and TLS for the host that speaks gRPC; returns the proxy's port."""
+    async def _start_tls(self, ports: dict[str, int]) -> int:
+        """Starts to end TLS for ports of the loopback, one for each protocol; returns the port for all of them."""
+
+        async def serve(reader, writer):
+            protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+            await _pipe_both(reader, writer, ports[protocol or "http/1.1"])
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=self._tls(*ports))
+        return server.sockets[0].getsockname()[1]
+
+    async def _start_proxy(self, rest: int) -> int:
+        """Starts the proxy, and TLS for BigQuery's host that speaks gRPC; returns the proxy's port."""
 
         async def storage(reader, writer):
-            with self._lock:
-                limit = self.cuts.pop(0) if self.cuts else None
-            await _pipe_both(reader, writer, grpc, limit)
+            limit = self.cuts.pop(0) if self.cuts else None
+            _, emulator = await asyncio.get_running_loop().run_in_executor(None, self.emulator)
+            await _pipe_both(reader, writer, emulator["grpc"], limit)
 
         async def proxy(reader, writer):
             try:
@@ -189,7 +218,7 @@ class GoogleApis:
             except (asyncio.IncompleteReadError, ConnectionError, ValueError):
                 writer.close()
                 return
-            port = ports.get(target) if method == "CONNECT" else None
+            port = (ports.get(target) or self._led.get(target)) if method == "CONNECT" else None
             if port is None:
                 self.refused.append(target)
                 writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -203,6 +232,7 @@ class GoogleApis:
         ports = {
             f"{REST}:443": rest,
             f"{TOKENS}:443": rest,
+            f"{OBJECTS}:443": rest,
             f"{STORAGE}:443": secure.sockets[0].getsockname()[1],
         }
         return plain.sockets[0].getsockname()[1]
@@ -219,10 +249,9 @@ class _Listener(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Passes requests on to the emulator, unless a fault or the host of tokens answers them."""
+    """Passes requests on to the emulator, unless a fault or a host without one answers them."""
 
     apis: GoogleApis
-    emulator: int
     protocol_version = "HTTP/1.1"
     timeout = 120  # seconds that a connection may idle
     # An answer goes out in one piece and at once: in pieces, each waits 40 ms for the client's word on the one before.
@@ -243,6 +272,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if call.host == TOKENS:
             token = {"access_token": "a-token", "expires_in": 3600, "token_type": "Bearer"}
             return self._answer(200, {"Content-Type": "application/json"}, json.dumps(token).encode())
+        if call.host == OBJECTS:
+            return self._answer_for_bucket()
         status, headers, content = self._ask(body)
         self._answer(status, headers, content, half=bool(fault))
 
@@ -250,6 +281,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
+
+    def _answer_for_bucket(self):
+        """Says whether a bucket is there, which is all that Vertex's client asks before it submits a pipeline."""
+        found = re.fullmatch(r"/storage/v1/b/([^/?]+)(\?.*)?", self.path)
+        status = 501 if not found or self.command != "GET" else 200 if self.apis.has_bucket(found[1]) else 404
+        answer = {"name": found[1]} if status == 200 else {"error": {"code": status, "message": HTTPStatus(status).phrase}}
+        self._answer(status, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
     def _body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
@@ -268,7 +306,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         left_out = ("transfer-encoding", "content-length", "accept-encoding", "connection")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
-        connection = http.client.HTTPConnection("127.0.0.1", self.emulator, timeout=120)
+        _, ports = self.apis.emulator()
+        connection = http.client.HTTPConnection("127.0.0.1", ports["rest"], timeout=120)
         with contextlib.closing(connection):
             # The emulator names itself in the address of a resumable upload.
             connection.request(self.command, self.path, body, {**headers, "X-Forwarded-Proto": "https"})
@@ -398,64 +437,3 @@ def _ports(process: subprocess.Popen, log) -> dict[str, int]:
         said += part
     return json.loads(said)
 
-
-# --- Certificates and credentials ---
-
-
-def _certificates(folder: pathlib.Path, hosts: list[str]) -> tuple[str, str]:
-    """Makes an authority and a certificate for `hosts`; returns the path of each, the second with its key."""
-    now = datetime.datetime.now(datetime.timezone.utc)
-
-    def certificate(name, key, issuer, issuer_key, *extensions):
-        builder = x509.CertificateBuilder()
-        builder = builder.subject_name(_name(name)).issuer_name(_name(issuer)).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-        builder = builder.not_valid_after(now + datetime.timedelta(days=7))
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical=critical)
-        return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    identity = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
-    authority = certificate(
-        "an authority for tests", authority_key, "an authority for tests", authority_key,
-        (x509.BasicConstraints(ca=True, path_length=0), True), (usage, True), (identity, False),
-    )  # fmt: skip
-    names = [*map(x509.DNSName, hosts), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    own = certificate(
-        hosts[0], key, "an authority for tests", authority_key,
-        (x509.SubjectAlternativeName(names), False), (x509.BasicConstraints(ca=False, path_length=None), True),
-        (x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity), False),
-    )  # fmt: skip
-    (folder / "authority.pem").write_bytes(authority)
-    (folder / "hosts.pem").write_bytes(_pem(key) + own)
-    return str(folder / "authority.pem"), str(folder / "hosts.pem")
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _pem(key) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
-def _service_account(folder: pathlib.Path) -> str:
-    """Makes a service account that exists nowhere; returns the path of its key file."""
-    account = {
-        "type": "service_account",
-        "project_id": PROJECT,
-        "private_key_id": "made-for-tests",
-        "private_key": _pem(rsa.generate_private_key(65537, 2048)).decode(),
-        "client_email": f"retrain@{PROJECT}.iam.gserviceaccount.com",
-        "client_id": "1",
-        "token_uri": f"https://{TOKENS}/token",
-    }
-    path = folder / "service_account.json"
-    path.write_text(json.dumps(account))
-    return str(path)

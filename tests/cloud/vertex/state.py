@@ -1,0 +1,94 @@
+"""What the services of the fake share: one lock, one clock, the operations, what runs now, and where buckets lie."""
+
+import contextlib
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+from tests.cloud import google_apis
+from tests.cloud.vertex.clock import Clock
+from tests.cloud.vertex.operations import Operations
+
+
+class State:
+    """One Vertex AI, as new.
+
+    Args:
+        folder: Where logs are kept.
+        google: The other hosts of Google, for the folders of their buckets.
+
+    Attributes:
+        changed: Guards all state; notified at each change.
+        clock: The fake's time.
+        operations: Its long-running operations.
+    """
+
+    def __init__(self, folder: pathlib.Path, google: google_apis.GoogleApis):
+        self.folder = folder
+        self.changed = threading.Condition(threading.RLock())
+        self.clock = Clock()
+        self.operations = Operations(self.changed)
+        self._google = google
+        self._active: list[str] = []
+
+    @contextlib.contextmanager
+    def active(self, what: str) -> Iterator[None]:
+        """For as long as something is under way."""
+        with self.changed:
+            self._active.append(what)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._active.remove(what)
+                self.changed.notify_all()
+
+    def in_thread(self, what: str, work) -> None:
+        """Does something under way in a thread of its own; it is under way when this returns."""
+        entered = threading.Event()
+
+        def run():
+            with self.active(what):
+                entered.set()
+                work()
+
+        threading.Thread(target=run, name=what, daemon=True).start()
+        entered.wait()
+
+    def settle(self, seconds: float) -> None:
+        """Waits until nothing is under way.
+
+        Raises:
+            TimeoutError: That takes more than so many real seconds; says what is under way.
+        """
+        with self.changed:
+            if not self.changed.wait_for(lambda: not self._active, seconds):
+                raise TimeoutError(f"after {seconds:g} s there are still under way: {', '.join(self._active)}")
+
+    def wait_for(self, condition, what: str, seconds: float):
+        """Waits until a condition holds; returns what it gave.
+
+        Raises:
+            TimeoutError: That takes more than so many real seconds.
+        """
+        deadline = time.monotonic() + seconds
+        with self.changed:
+            while not (found := condition()):
+                if not self.changed.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() >= deadline:
+                    raise TimeoutError(f"not within {seconds:g} s: {what}; under way: {', '.join(self._active)}")
+            return found
+
+    def to_local(self, uri: str) -> str:
+        """The folder or file that holds what a gs:// URI names; any other text as it is."""
+        found = re.fullmatch(r"gs://([^/]+)(/.*)?", uri)
+        return str(self._google.bucket(found[1])) + (found[2] or "") if found else uri
+
+    def to_uri(self, path: str, root: str) -> str:
+        """The reverse, for what lies under a root that was given as a gs:// URI."""
+        if not root.startswith("gs://"):
+            return path
+        bucket = root.split("/")[2]
+        folder = f"{self._google.bucket(bucket)}/"
+        return f"gs://{bucket}/{path.removeprefix(folder)}" if path.startswith(folder) else path
