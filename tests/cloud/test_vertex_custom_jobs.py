@@ -48,9 +48,12 @@ def create(client, *pools: dict, **spec) -> str:
 
 def test_every_replica_gets_what_vertex_gives_it(vertex, client, tmp_path):
     script = (
-        "import json, os, sys\n"
+        "import json, os, sys, time\n"
         f"names = {['CLUSTER_SPEC', 'TF_CONFIG', 'AIP_MODEL_DIR', 'AIP_CHECKPOINT_DIR', 'SEED']}\n"
-        "print(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1:]]))\n"
+        "print(json.dumps([{name: os.environ.get(name) for name in names}, sys.argv[1:]]), flush=True)\n"
+        # The job is over when the primary replica is: nobody leaves before all three have met.
+        f"open({str(tmp_path)!r} + '/replica-' + str(os.getpid()), 'w').close()\n"
+        f"while sum(name.startswith('replica') for name in os.listdir({str(tmp_path)!r})) < 3: time.sleep(0.01)\n"
     )
     # The reduction server keeps its own command, and runs until the primary replica is done.
     name = create(

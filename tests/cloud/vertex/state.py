@@ -47,15 +47,15 @@ class State:
 
     def in_thread(self, what: str, work) -> None:
         """Does something under way in a thread of its own; it is under way when this returns."""
-        entered = threading.Event()
+        under_way = self.active(what)
+        under_way.__enter__()
 
         def run():
-            with self.active(what):
-                entered.set()
+            with contextlib.ExitStack() as stack:
+                stack.push(under_way)
                 work()
 
         threading.Thread(target=run, name=what, daemon=True).start()
-        entered.wait()
 
     def settle(self, seconds: float) -> None:
         """Waits until nothing is under way.
