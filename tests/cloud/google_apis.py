@@ -30,14 +30,18 @@ from tests.cloud import certificates, faults
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-PROJECT = "acme-products"
+PROJECT, PROJECT_NUMBER = "acme-products", "123456789012"
 
 REST, STORAGE, TOKENS = "bigquery.googleapis.com", "bigquerystorage.googleapis.com", "oauth2.googleapis.com"
 OBJECTS = "storage.googleapis.com"
 
 REGIONS = ("us-central1", "europe-west4")
-VERTEX_HOSTS = (*(f"{region}-aiplatform.googleapis.com" for region in REGIONS), "pubsub.googleapis.com")
-"""Where clients look for Vertex AI, and for Pub/Sub, which the same server answers."""
+VERTEX_HOSTS = (
+    *(f"{region}-aiplatform.googleapis.com" for region in REGIONS),
+    "cloudresourcemanager.googleapis.com",
+    "pubsub.googleapis.com",
+)
+"""Where clients look for Vertex AI and for what goes with it, which the same server answers."""
 
 _START_SECONDS = 60
 
@@ -286,7 +290,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Says whether a bucket is there, which is all that Vertex's client asks before it submits a pipeline."""
         found = re.fullmatch(r"/storage/v1/b/([^/?]+)(\?.*)?", self.path)
         status = 501 if not found or self.command != "GET" else 200 if self.apis.has_bucket(found[1]) else 404
-        answer = {"name": found[1]} if status == 200 else {"error": {"code": status, "message": HTTPStatus(status).phrase}}
+        answer = {"name": found[1], "projectNumber": PROJECT_NUMBER} if status == 200 else {"error": {"code": status, "message": HTTPStatus(status).phrase}}
         self._answer(status, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
     def _body(self) -> bytes:

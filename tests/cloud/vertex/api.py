@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 VERTEX = "google.cloud.aiplatform.v1"
 PUBSUB = "google.pubsub.v1"
+PROJECTS = "google.cloud.resourcemanager.v3"
 OPERATIONS = "google.longrunning.Operations"
 
 _SERVICES = {
@@ -19,6 +20,7 @@ _SERVICES = {
         ("JobService", "PipelineService", "ScheduleService", "ModelService", "EndpointService", "PredictionService",
          "MetadataService"),
     ),
+    PROJECTS: ("google.cloud.resourcemanager_v3.services", ("Projects",)),
     PUBSUB: ("google.pubsub_v1.services", ("Publisher", "Subscriber")),
 }  # fmt: skip
 

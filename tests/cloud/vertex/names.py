@@ -8,7 +8,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from tests.cloud import google_apis
 from tests.cloud.vertex.refusals import Code, Refused, invalid
 
-NUMBER = "123456789012"
+NUMBER = google_apis.PROJECT_NUMBER
 """The project's number."""
 
 REGIONS = google_apis.REGIONS

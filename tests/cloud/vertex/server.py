@@ -20,6 +20,9 @@ from tests.cloud import faults, google_apis
 from tests.cloud.vertex import api, names, refusals, rest
 from tests.cloud.vertex.containers import IMAGE, REGISTRY, Containers, Image
 from tests.cloud.vertex.custom_jobs import CustomJobs
+from tests.cloud.vertex.metadata import Metadata
+from tests.cloud.vertex.pipelines import Pipelines
+from tests.cloud.vertex.projects import Projects
 from tests.cloud.vertex.refusals import Code, Refused
 from tests.cloud.vertex.state import State
 
@@ -46,11 +49,16 @@ class Vertex:
         self.state = State(folder, google)
         self.containers = containers
         self.jobs = CustomJobs(self.state, containers)
+        self.metadata = Metadata(self.state)
+        self.pipelines = Pipelines(self.state, self.metadata, containers)
         self._calls: list[tuple[str, Any]] = []
         self._rules = faults.Rules()
         self._services: dict[str, Any] = {
             api.OPERATIONS: self.state.operations,
             f"{api.VERTEX}.JobService": self.jobs,
+            f"{api.VERTEX}.PipelineService": self.pipelines,
+            f"{api.VERTEX}.MetadataService": self.metadata,
+            f"{api.PROJECTS}.Projects": Projects(),
         }
 
     # --- Time ---
@@ -149,6 +157,7 @@ class Vertex:
 
     def close(self) -> None:
         """Ends all that runs."""
+        self.pipelines.close()
         self.jobs.close()
         self.containers.close()
 
