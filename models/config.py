@@ -5,8 +5,8 @@ No TensorFlow: light commands read settings too.
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field
@@ -49,6 +49,12 @@ MAX_WORKERS = 4
 
 MAX_TRIALS = 60
 """The most trials that a study may have."""
+
+MAX_PARALLEL = 8
+"""Trials at once. A suggestion learns from trials that ended; with all 60 at once nothing would be learnt."""
+
+MIN_PARAMETERS, MAX_PARAMETERS = 6, 8
+"""How many hyperparameters a study may search."""
 
 FROZEN_COST = 0.29
 """Forward and backward pass with a frozen backbone, as a share of the full one: measured for ResNet-50 at 224 pixels."""
@@ -158,7 +164,10 @@ class TuningConfig:
     """A search for hyperparameters on the tuning sample. A pair is (lower, upper), both included.
 
     Attributes:
-        trials: Trials of a study, 1 to 1000.
+        trials: Trials of a study, 1 to 60 (`MAX_TRIALS`).
+        parallel: Trials at once, 1 to 8 (`MAX_PARALLEL`), no more than `trials`. On one machine as many as it bears.
+        algorithm: Where suggestions of a new study come from on one machine: `gaussian_process`, which learns most from
+            few trials and takes seconds for each, `eagle` or `quasi_random`. Vertex uses its own default.
         epochs: Epochs of a trial, 1 to 1000; divided into phases as the training's are.
         seed: Seed of what is tried, 0 to 2**31 - 1.
         learning_rate: Bounds, drawn on a logarithmic scale.
@@ -169,7 +178,9 @@ class TuningConfig:
         label_smoothing: Bounds.
     """
 
-    trials: int = Field(default=MAX_TRIALS, ge=1, le=1000)
+    trials: int = MAX_TRIALS
+    parallel: int = MAX_PARALLEL
+    algorithm: Literal["gaussian_process", "eagle", "quasi_random"] = "gaussian_process"
     epochs: int = Field(default=8, ge=1, le=1000)
     seed: int = Field(default=0, ge=0, lt=2**31)
     learning_rate: _bounds(1e-7, 1) = (1e-4, 1e-2)
@@ -180,6 +191,49 @@ class TuningConfig:
     dropout: _bounds(0, 0.9) = (0.0, 0.5)
     augmentation: _bounds(0, 1) = (0.0, 1.0)
     label_smoothing: _bounds(0, 0.5) = (0.0, 0.2)
+
+    def __post_init__(self):
+        check_budget(self.trials, self.parallel)
+
+
+def check_budget(trials: int, parallel: int) -> None:
+    """Checks what a study may cost.
+
+    Args:
+        trials: Trials in all.
+        parallel: Trials at once.
+
+    Raises:
+        ValueError: One of them is out of its range, or there are more at once than in all.
+    """
+    if not 1 <= trials <= MAX_TRIALS:
+        raise ValueError(f"tuning: {trials} trials are not possible, 1 to {MAX_TRIALS} are")
+    if not 1 <= parallel <= MAX_PARALLEL:
+        raise ValueError(
+            f"tuning: {parallel} trials at once are not possible, 1 to {MAX_PARALLEL} are: a suggestion learns only from "
+            "trials that ended"
+        )
+    if parallel > trials:
+        raise ValueError(f"tuning: {parallel} trials at once exceed the {trials} in all: lower tuning.parallel")
+
+
+def check_parameters(names: Sequence[str]) -> None:
+    """Checks how many hyperparameters are searched.
+
+    Raises:
+        ValueError: There are fewer than `MIN_PARAMETERS` or more than `MAX_PARAMETERS`.
+    """
+    space = f"the search space has {len(names)} parameters ({', '.join(names)})"
+    if len(names) > MAX_PARAMETERS:
+        raise ValueError(
+            f"{space}, and {MAX_PARAMETERS} are the most that {MAX_TRIALS} trials can tell apart: take out those that "
+            "matter least"
+        )
+    if len(names) < MIN_PARAMETERS:
+        raise ValueError(
+            f"{space}, and {MIN_PARAMETERS} are the least: what is left out keeps a value that was never compared with "
+            "another. Equal bounds hold one on purpose"
+        )
 
 
 TUNED = ("learning_rate", "weight_decay", "batch_size", "dropout", "augmentation", "label_smoothing")

@@ -3,24 +3,16 @@
 import contextlib
 import json
 import logging
-import os
 import pathlib
 import queue
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.errors import TrainingError
-
-_log = logging.getLogger(__name__)
-
-_PROJECT = pathlib.Path(__file__).resolve().parent.parent
+from pipeline import processes
 
 _FIELDS = (
     "train_files", "eval_files", "schema_path", "custom_config", "hyperparameters", "serving_model_dir", "model_run_dir",
@@ -51,55 +43,24 @@ def train(fn_args: Mapping[str, Any], workers: int) -> None:
             _watch(team)
 
 
-class _Worker:
-    """One process, and the threads that hear it."""
+class _Worker(processes.Process):
+    """A worker of a training."""
 
     def __init__(self, index: int, arguments: pathlib.Path, tf_config: dict | None, ended: queue.Queue):
         self.index = index
-        self.error = ""
-        environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH")]))
-        environment.pop("TF_CONFIG", None)
-        if tf_config:
-            environment["TF_CONFIG"] = json.dumps(tf_config)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "models.worker", str(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        threading.Thread(target=self._hear, args=(ended,), daemon=True).start()
+        environment = {"TF_CONFIG": json.dumps(tf_config) if tf_config else None}
+        super().__init__(f"worker {index} of the training", "models.worker", arguments, environment, self._hears, ended)
 
-    def _hear(self, ended):
-        for line in self.process.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue  # a library's print
-            if not isinstance(said, dict):
-                continue
-            if "error" in said:
-                self.error = said["error"]
-            elif self.index == 0 or said["level"] >= logging.WARNING:
-                logging.getLogger(said["name"]).log(said["level"], "%s", said["message"])
-        self.process.wait()
-        ended.put(self)
+    def _hears(self, name, level, message):
+        if self.index == 0 or level >= logging.WARNING:
+            processes.pass_on(name, level, message)
 
     def failure(self) -> str:
         """Why it ended, if it did not end well."""
-        code = self.process.returncode
-        if code == 0:
-            return ""
-        if self.error:
-            return self.error
-        if code < 0:
-            why = f"was ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"was ended by signal {-code}"
-            memory = " (the kernel does so when memory runs out)" if -code == signal.SIGKILL else ""
-            return f"worker {self.index} of the training {why}{memory}. Start the training again: it goes on from its checkpoint"
-        return f"worker {self.index} of the training ended with status {code}; the log says why"
+        failure = super().failure()
+        if self.killed and not self.error:
+            return f"{failure}. Start the training again: it goes on from its checkpoint"
+        return failure
 
 
 @contextlib.contextmanager
@@ -112,10 +73,7 @@ def _started(arguments, count) -> Iterator[tuple[list[_Worker], queue.Queue]]:
         yield team, ended
     finally:
         for worker in team:
-            if worker.process.poll() is None:
-                worker.process.kill()
-            worker.process.wait()
-            worker.process.stdin.close()
+            worker.end()
 
 
 def _watch(started) -> None:

@@ -38,22 +38,43 @@ class Service:
     address: str
     process: subprocess.Popen = dataclasses.field(repr=False)
 
+    @property
+    def port(self) -> int:
+        """Its port of the loopback, for one that takes its place."""
+        return int(self.address.rpartition(":")[2])
+
     def client(self) -> v1.VizierServiceClient:
         """Google's client for it."""
         return client_of(self.address)
+
+    def end(self) -> None:
+        """Ends it, if it still runs, and waits until it is gone."""
+        _end(self.process)
 
 
 @contextlib.contextmanager
 def running(
     database: str | os.PathLike, algorithm: str = "gaussian_process", seed: int = 0, port: int = 0
 ) -> Iterator[Service]:
-    """Runs the service while the block lasts. It ends when this process does, however that ends.
+    """Runs the service while the block lasts; arguments, result and errors as of `start`."""
+    service = start(database, algorithm, seed, port)
+    try:
+        yield service
+    finally:
+        service.end()
+
+
+def start(database: str | os.PathLike, algorithm: str = "gaussian_process", seed: int = 0, port: int = 0) -> Service:
+    """Starts the service. It ends when this process does, however that ends.
 
     Args:
         database: The file of studies. What the service has to say goes to the file of the same name with `.log`.
         algorithm: Of new studies: `gaussian_process`, which takes seconds for a suggestion, `eagle` or `quasi_random`.
         seed: Of new studies' suggestions, 0 to 2**31 - 1.
         port: Port of the loopback, 0 for a free one.
+
+    Returns:
+        The service; whoever starts it calls its `end`.
 
     Raises:
         PipelineError: It does not start; the text has its own reason.
@@ -78,9 +99,10 @@ def running(
                 raise PipelineError(
                     f"Vizier's service did not start (status {process.returncode}): {stream.read().strip()}"
                 )
-            yield Service(json.loads(line)["address"], process)
-        finally:
+            return Service(json.loads(line)["address"], process)
+        except BaseException:
             _end(process)
+            raise
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -12,21 +12,18 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from google.api_core import exceptions, retry
 from google.api_core.future import polling
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 
-from models.config import LOGARITHMIC, MAX_TRIALS, TUNED, TuningConfig
+from models.config import LOGARITHMIC, MAX_PARALLEL, MAX_TRIALS, TUNED, TuningConfig, check_budget, check_parameters
+from models.study import Trial, best
 from pipeline.errors import PipelineError, SettingsError
 
 _log = logging.getLogger(__name__)
-
-MAX_PARALLEL = 8
-"""Trials at once. A suggestion learns from trials that ended; with all 60 at once nothing would be learnt."""
-
-MIN_PARAMETERS, MAX_PARAMETERS = 6, 8
 
 _PATIENCE_SECONDS = 120.0
 _SUGGESTION_SECONDS = 900.0
@@ -91,34 +88,28 @@ def check_space(spec: v1.StudySpec) -> None:
     """Checks the number of parameters.
 
     Raises:
-        SettingsError: There are fewer than `MIN_PARAMETERS` or more than `MAX_PARAMETERS`.
+        SettingsError: There are fewer or more than `models.config.check_parameters` admits.
     """
-    names = [parameter.parameter_id for parameter in spec.parameters]
-    if len(names) > MAX_PARAMETERS:
-        raise SettingsError(
-            f"the search space has {len(names)} parameters ({', '.join(names)}), and {MAX_PARAMETERS} are the most that "
-            f"{MAX_TRIALS} trials can tell apart: take out those that matter least"
-        )
-    if len(names) < MIN_PARAMETERS:
-        raise SettingsError(
-            f"the search space has {len(names)} parameters ({', '.join(names)}), and {MIN_PARAMETERS} are the least: what "
-            "is left out keeps a value that was never compared with another. Equal bounds hold one on purpose"
-        )
+    try:
+        check_parameters([parameter.parameter_id for parameter in spec.parameters])
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
-def study_name(pipeline: str, snapshot: str, spec: v1.StudySpec) -> str:
+def study_name(pipeline: str, snapshot: str, spec: v1.StudySpec, settings: Mapping[str, Any] | None = None) -> str:
     """The display name of a study: the same for a rerun, which thereby goes on with it, and another for another space.
 
     Args:
         pipeline: Name of the pipeline.
         snapshot: Name of the snapshot, such as `labels_20260302`.
         spec: What is searched.
+        settings: What else a trial's value depends on, as JSON knows it: trials of 4 and of 8 epochs are not compared.
 
     Returns:
-        The beginning of both names, lower-case letters, digits and hyphens, and a digest of all three.
+        The beginning of both names, lower-case letters, digits and hyphens, and a digest of everything.
     """
-    content = json.dumps([pipeline, snapshot, json_format.MessageToDict(v1.StudySpec.pb(spec))], sort_keys=True)
-    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+    content = [pipeline, snapshot, json_format.MessageToDict(v1.StudySpec.pb(spec)), *([settings] if settings else [])]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     words = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in f"{pipeline}-{snapshot}".lower())
     return f"{words[: _MAX_NAME - len(digest) - 1]}-{digest}"
 
@@ -168,52 +159,13 @@ class Budget:
     parallel: int = MAX_PARALLEL
 
     def __post_init__(self):
-        if not 1 <= self.trials <= MAX_TRIALS:
-            raise SettingsError(f"tuning: {self.trials} trials are not possible, 1 to {MAX_TRIALS} are")
-        if not 1 <= self.parallel <= MAX_PARALLEL:
-            raise SettingsError(
-                f"tuning: {self.parallel} trials at once are not possible, 1 to {MAX_PARALLEL} are: a suggestion learns "
-                "only from trials that ended"
-            )
-        if self.parallel > self.trials:
-            raise SettingsError(f"tuning: {self.parallel} trials at once exceed the {self.trials} in all: lower the former")
+        try:
+            check_budget(self.trials, self.parallel)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
 
 
 # --- The life of a trial ---
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """A trial as it was when it was asked for.
-
-    Attributes:
-        name: Its full name.
-        number: Which one of the study, from 1.
-        state: ACTIVE, STOPPING, SUCCEEDED, INFEASIBLE or REQUESTED.
-        client_id: Who has it.
-        values: Value of each parameter.
-        curve: What it reported: (step, value of the objective).
-        value: Its final value, or None.
-        step: The step of its final value, or None.
-        reason: Why it is infeasible, or "".
-        seconds: From its begin to its end, or None.
-    """
-
-    name: str
-    number: int
-    state: str
-    client_id: str
-    values: Mapping[str, float]
-    curve: tuple[tuple[int, float], ...]
-    value: float | None
-    step: int | None
-    reason: str
-    seconds: float | None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether it has begun and not ended."""
-        return self.state in ("ACTIVE", "STOPPING")
 
 
 class Study:
@@ -253,9 +205,7 @@ class Study:
 
     def best(self) -> Trial | None:
         """The trial with the best final value, of equals the first; None if none has one. Raises PipelineError."""
-        valued = [trial for trial in self.trials() if trial.state == "SUCCEEDED" and trial.value is not None]
-        sign = -1 if self._maximize else 1
-        return min(valued, key=lambda trial: (sign * trial.value, trial.number), default=None)
+        return best(self.trials(), self._maximize)
 
     def suggest(self, client_id: str) -> Trial | None:
         """Begins a trial, or gives a client that starts again the one that it had.
@@ -384,25 +334,32 @@ class Study:
     def _measurement(self, step: int, value: float) -> v1.Measurement:
         return v1.Measurement(step_count=step, metrics=[v1.Measurement.Metric(metric_id=self._objective, value=value)])
 
-    def _value(self, measurement: v1.Measurement) -> float | None:
-        return next((each.value for each in measurement.metrics if each.metric_id == self._objective), None)
-
     def _read(self, message: v1.Trial) -> Trial:
-        final = message.final_measurement if "final_measurement" in message else None
-        curve = tuple((each.step_count, self._value(each)) for each in message.measurements)
-        ended = "start_time" in message and "end_time" in message
-        return Trial(
-            name=message.name,
-            number=int(message.id or message.name.rpartition("/")[2]),
-            state=message.state.name,
-            client_id=message.client_id,
-            values={each.parameter_id: each.value for each in message.parameters},
-            curve=tuple(point for point in curve if point[1] is not None),
-            value=self._value(final) if final else None,
-            step=final.step_count if final else None,
-            reason=message.infeasible_reason,
-            seconds=(message.end_time - message.start_time).total_seconds() if ended else None,
-        )
+        return read_trial(message, self._objective)
+
+
+def read_trial(message: v1.Trial, objective: str) -> Trial:
+    """A trial of Google's client in this project's words; of its metrics, the objective alone."""
+
+    def value(measurement: v1.Measurement) -> float | None:
+        return next((each.value for each in measurement.metrics if each.metric_id == objective), None)
+
+    final = message.final_measurement if "final_measurement" in message else None
+    curve = tuple((each.step_count, value(each)) for each in message.measurements)
+    begun = message.start_time if "start_time" in message else None
+    return Trial(
+        name=message.name,
+        number=int(message.id or message.name.rpartition("/")[2]),
+        state=message.state.name,
+        client_id=message.client_id,
+        values={each.parameter_id: each.value for each in message.parameters},
+        curve=tuple(point for point in curve if point[1] is not None),
+        value=value(final) if final else None,
+        step=final.step_count if final else None,
+        reason=message.infeasible_reason,
+        begun=begun.timestamp() if begun else None,
+        seconds=(message.end_time - begun).total_seconds() if begun and "end_time" in message else None,
+    )
 
 
 def open_study(client: v1.VizierServiceClient, parent: str, display_name: str, spec: v1.StudySpec, budget: Budget) -> Study:
