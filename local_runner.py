@@ -151,6 +151,10 @@ def _run(options: argparse.Namespace) -> int:
         raise errors.PipelineError(
             f"there is no label table {data / 'labels.csv'}: name the folder that holds labels.csv by --data"
         )
+    if options.tune:
+        from pipeline.vizier.local import require_environment
+
+        require_environment()
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)

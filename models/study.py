@@ -9,6 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+OBJECTIVE = "val_accuracy"
+"""What trials report after each epoch and are compared by; more is better."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:

@@ -18,11 +18,9 @@ import tensorflow as tf
 from models import input_pipeline, loop, training
 from models.config import LOGARITHMIC, TUNED, TrainingConfig, TuningConfig
 from models.errors import TrainingError
-from models.study import Study, Trial, best, progress
+from models.study import OBJECTIVE, Study, Trial, best, progress
 
 _log = logging.getLogger(__name__)
-
-OBJECTIVE = "val_accuracy"
 
 
 class TunerFnResult(NamedTuple):
@@ -79,9 +77,10 @@ def _require_every_class(sample, classes) -> None:
     counts = input_pipeline.class_counts(sample)
     absent = [repr(name) for name, count in zip(classes, counts, strict=True) if not count]
     if absent:
+        more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         raise TrainingError(
-            f"the tuning sample's {sample.name} split has no photograph of {', '.join(absent[:10])}, so no trial could learn "
-            f"{'it' if len(absent) == 1 else 'them'}: raise splits.tuning_share, or label more of {'it' if len(absent) == 1 else 'them'}"
+            f"the {sample.name} split of the tuning sample has no photograph of {', '.join(absent[:10])}{more}, so no trial "
+            "could learn what that is: raise splits.tuning_share, or label more of it"
         )
 
 

@@ -24,6 +24,7 @@ from pipeline.components.snapshot_example_gen import SnapshotExampleGen
 from pipeline.components.snapshot_gate import SnapshotGate
 from pipeline.components.snapshot_gen import SnapshotGen
 from pipeline.components.trainer import Trainer
+from pipeline.components.tuner import Tuner
 from pipeline.origin import Origin
 from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
@@ -73,7 +74,7 @@ def create_pipeline(
         places: Where things lie.
         origin: What the run is made of.
         start: What the run is started with; training stops in time for what comes after it in its window.
-        tune: Whether a Tuner searches for hyperparameters instead of the best known ones being used.
+        tune: Whether the Tuner searches for hyperparameters instead of handing on the best known ones.
         platform: Where the steps run; None for this machine.
 
     Returns:
@@ -152,23 +153,26 @@ def create_pipeline(
         schema=schema.outputs["schema"],
         tuning_share=settings.splits.tuning_share,
     )
-    if tune:
-        tuner = tfx.components.Tuner(
-            tuner_fn="models.tuning.tuner_fn",
-            examples=join.outputs["tuning_examples"],
-            schema=schema.outputs["schema"],
-            train_args=tfx.proto.TrainArgs(splits=["train"]),
-            eval_args=tfx.proto.EvalArgs(splits=["val"]),
-            custom_config={**training_config, "tuning": typed.to_dict(settings.tuning)},
-        )
-        if platform.tuner_machine:
-            tuner.with_platform_config(platform.tuner_machine)
-        hyperparameters, hyperparameter_step = tuner.outputs["best_hyperparameters"], tuner
-    else:
-        known = KnownHyperparameters(
-            verdict=verdict, manifest=manifest.outputs["manifest"], folder=places.configurations
-        )
-        hyperparameters, hyperparameter_step = known.outputs["hyperparameters"], known
+    known = KnownHyperparameters(
+        verdict=verdict, manifest=manifest.outputs["manifest"], folder=places.configurations, tune=int(tune)
+    )
+    tuner = Tuner(
+        manifest=manifest.outputs["manifest"],
+        examples=join.outputs["tuning_examples"],
+        schema=schema.outputs["schema"],
+        hyperparameters=known.outputs["hyperparameters"],
+        custom_config={
+            **training_config,
+            "tuning": typed.to_dict(settings.tuning),
+            "pipeline": settings.name,
+            "database": places.studies,
+            "records": places.study_records,
+            "reports": places.all_reports,
+        },
+    )
+    if platform.tuner_machine:
+        tuner.with_platform_config(platform.tuner_machine)
+    hyperparameters = tuner.outputs["best_hyperparameters"]
     trainer = Trainer(
         manifest=manifest.outputs["manifest"],
         run_fn="models.training.run_fn",
@@ -233,7 +237,8 @@ def create_pipeline(
             distribution_validator,
             gate,
             join,
-            hyperparameter_step,
+            known,
+            tuner,
             trainer,
             serving,
             evaluator,

@@ -58,6 +58,16 @@ class Places:
         return self._in_store("configurations")
 
     @property
+    def studies(self) -> str:
+        """SQLite file of the studies, which Vizier's service keeps."""
+        return self._in_store("studies.sqlite")
+
+    @property
+    def study_records(self) -> str:
+        """What `tune status` knows of each study, a file each."""
+        return self._in_store("studies")
+
+    @property
     def versions(self) -> str:
         """SavedModels that were pushed, a folder a version."""
         return self._in_store("serving", "versions")

@@ -1,4 +1,4 @@
-"""Gives the best-known hyperparameters to a week that does not tune."""
+"""Gives the best-known hyperparameters, and says whether this run searches for better ones."""
 
 import json
 
@@ -16,6 +16,7 @@ def KnownHyperparameters(
     verdict: InputArtifact[GateReport],
     manifest: InputArtifact[RunManifest],
     folder: Parameter[str],
+    tune: Parameter[int],
     hyperparameters: OutputArtifact[standard_artifacts.HyperParameters],
 ):
     """Gives the hyperparameters of the newest tuned and released run of an earlier date.
@@ -26,8 +27,9 @@ def KnownHyperparameters(
         verdict: The gate's; it orders this step behind the gate.
         manifest: Knows the date of this run's snapshot.
         folder: Folder of the known configurations.
-        hyperparameters: In KerasTuner's format; without values when nothing was tuned yet, so that
-            the settings' own values hold.
+        tune: 1 if this run was asked to tune.
+        hyperparameters: In KerasTuner's format; without values when nothing was tuned yet, so that the settings' own values
+            hold. Its properties: `tune`, which the Tuner obeys, and `reason`; `origin` and `values` of what is known.
     """
     del verdict
     known = configurations.newest_before(folder, facts.text(manifest, "snapshot_date"))
@@ -35,5 +37,10 @@ def KnownHyperparameters(
     storage.write(storage.join(hyperparameters.uri, "best_hyperparameters.txt"), json.dumps(config).encode())
     facts.record(
         hyperparameters,
-        {"origin": f"tuned by run {known.run_id}" if known else "settings", "values": json.dumps(config["values"])},
+        {
+            "tune": bool(tune),
+            "reason": "asked for by --tune" if tune else "tuning was not asked for",
+            "origin": f"tuned by run {known.run_id}" if known else "settings",
+            "values": json.dumps(config["values"]),
+        },
     )

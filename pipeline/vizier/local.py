@@ -79,8 +79,7 @@ def start(database: str | os.PathLike, algorithm: str = "gaussian_process", seed
     Raises:
         PipelineError: It does not start; the text has its own reason.
     """
-    if not PYTHON.exists():
-        raise PipelineError("the environment of Vizier's service is not built: run .venv/bin/python requirements/vizier.py")
+    require_environment()
     words = [PYTHON, "-m", "pipeline.vizier.service", "--database", os.path.abspath(database), "--with-stdin"]
     words += ["--algorithm", algorithm, "--seed", str(seed), "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -103,6 +102,12 @@ def start(database: str | os.PathLike, algorithm: str = "gaussian_process", seed
         except BaseException:
             _end(process)
             raise
+
+
+def require_environment() -> None:
+    """Makes sure that the service can be started. Raises PipelineError."""
+    if not PYTHON.exists():
+        raise PipelineError("the environment of Vizier's service is not built: run .venv/bin/python requirements/vizier.py")
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -1,0 +1,151 @@
+"""TFX's Tuner over a study of Vizier: local processes, or what was known already."""
+
+import json
+import pathlib
+import shutil
+
+from tfx import types
+from tfx.components.trainer import fn_args_utils
+from tfx.dsl.components.base import base_component, base_executor, executor_spec
+from tfx.proto import trainer_pb2
+from tfx.types import artifact_utils, component_spec, standard_artifacts, standard_component_specs
+
+from models.config import TuningConfig
+from pipeline import files, typed
+from pipeline.artifacts import RunManifest
+from pipeline.components import facts
+from pipeline.tuning import results, supervisor
+from pipeline.warehouse.base import parse_date, snapshot_table
+
+BEST = "best_hyperparameters.txt"
+"""The file of a HyperParameters artifact, as TFX's Tuner names it."""
+
+_HANDED_ON = ("reason", "origin", "values")
+
+
+class Executor(base_executor.BaseExecutor):
+    """Searches if the hyperparameters that come in say so; else it hands them on."""
+
+    def Do(self, input_dict, output_dict, exec_properties):  # noqa: N802
+        """Searches or hands on; arguments as TFX's. Raises PipelineError or TrainingError."""
+        known = artifact_utils.get_single_instance(input_dict["hyperparameters"])
+        best = artifact_utils.get_single_instance(output_dict[standard_component_specs.BEST_HYPERPARAMETERS_KEY])
+        found = artifact_utils.get_single_instance(output_dict[standard_component_specs.TUNER_RESULTS_KEY])
+        if facts.number(known, "tune"):
+            self._search(input_dict, exec_properties, facts.text(known, "reason"), best, found)
+        else:
+            _hand_on(known, best, found)
+
+    def _search(self, input_dict, exec_properties, reason, best, found):
+        custom = json.loads(exec_properties["custom_config"])
+        manifest = artifact_utils.get_single_instance(input_dict["manifest"])
+        date = facts.text(manifest, "snapshot_date")
+        fn_args = fn_args_utils.get_common_fn_args(input_dict, exec_properties)
+        task = supervisor.Task(
+            train_files=list(fn_args.train_files),
+            eval_files=list(fn_args.eval_files),
+            schema_path=fn_args.schema_path,
+            custom_config={name: custom[name] for name in ("network", "training", "short_side", "tuning")},
+            snapshot=snapshot_table(parse_date(date)),
+            snapshot_date=date,
+            run_id=facts.text(manifest, "run_id"),
+            **{name: custom[name] for name in ("pipeline", "database", "records")},
+        )
+        study = supervisor.search(task)
+        # First what was found: a study without a feasible trial is told of all the same.
+        results.write(found.uri, study)
+        _record_trials(found, study)
+        # Late: it loads TensorFlow.
+        from models import tuning
+
+        hyperparameters = tuning.best_hyperparameters(study.trials, typed.from_dict(TuningConfig, custom["tuning"], "tuning"))
+        files.write_atomically(pathlib.Path(best.uri, BEST), json.dumps(hyperparameters.get_config()))
+        facts.record(
+            best,
+            {
+                "tune": True,
+                "reason": reason,
+                "origin": f"trial {study.best.number} of study {study.display_name}",
+                "values": json.dumps(hyperparameters.values),
+                "study": study.name,
+                "trial": study.best.number,
+                "objective": study.objective,
+                "value": float(study.best.value),
+                "snapshot_date": study.snapshot_date,
+                "run_id": study.run_id,
+            },
+        )
+
+
+def _hand_on(known, best, found) -> None:
+    shutil.copy(pathlib.Path(known.uri, BEST), pathlib.Path(best.uri, BEST))
+    facts.record(best, {"tune": False, **{name: facts.text(known, name) for name in _HANDED_ON}})
+    results.write(found.uri, results.Results("", "", "", 0, 0, "", "", ()))
+    facts.record(found, {"tune": False, "trials": 0})
+
+
+def _record_trials(found, study: results.Results) -> None:
+    """Every trial with its parameters, curve, duration and state, where lineage shows it without a file."""
+    content = results.as_json(study)
+    facts.record(
+        found,
+        {
+            "tune": True,
+            **{name.replace(" ", "_"): count for name, count in study.counts().items()},
+            **{name: content[name] for name in ("name", "display_name", "objective", "total", "epochs", "run_id", "snapshot_date")},
+            "study": json.dumps(content["trials"], sort_keys=True),
+        },
+    )
+
+
+class TunerSpec(component_spec.ComponentSpec):
+    """TFX's Tuner with the hyperparameters that are known, and no module of a user."""
+
+    PARAMETERS = {
+        "train_args": component_spec.ExecutionParameter(type=trainer_pb2.TrainArgs),
+        "eval_args": component_spec.ExecutionParameter(type=trainer_pb2.EvalArgs),
+        "custom_config": component_spec.ExecutionParameter(type=str),
+    }
+    INPUTS = {
+        "manifest": component_spec.ChannelParameter(type=RunManifest),
+        "examples": component_spec.ChannelParameter(type=standard_artifacts.Examples),
+        "schema": component_spec.ChannelParameter(type=standard_artifacts.Schema),
+        "hyperparameters": component_spec.ChannelParameter(type=standard_artifacts.HyperParameters),
+    }
+    OUTPUTS = {
+        standard_component_specs.BEST_HYPERPARAMETERS_KEY: component_spec.ChannelParameter(
+            type=standard_artifacts.HyperParameters
+        ),
+        standard_component_specs.TUNER_RESULTS_KEY: component_spec.ChannelParameter(type=standard_artifacts.TunerResults),
+    }
+
+
+class Tuner(base_component.BaseComponent):
+    """Gives this run's hyperparameters: those of a study's best trial, or the ones that are known.
+
+    Args:
+        manifest: Knows the run's id and the date of its snapshot.
+        examples: Labelled examples of the tuning sample, splits train and val.
+        schema: Names the classes.
+        hyperparameters: What is known, with the property `tune`: 1 to search, 0 to use it; and `reason`, `origin`, `values`.
+        custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them, and the other
+            fields of `pipeline.tuning.supervisor.Task` but the files and what the manifest knows; `reports`, the folder of the pages.
+    """
+
+    SPEC_CLASS = TunerSpec
+    EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
+
+    def __init__(self, manifest, examples, schema, hyperparameters, custom_config):
+        super().__init__(
+            spec=TunerSpec(
+                manifest=manifest,
+                examples=examples,
+                schema=schema,
+                hyperparameters=hyperparameters,
+                train_args=trainer_pb2.TrainArgs(splits=["train"]),
+                eval_args=trainer_pb2.EvalArgs(splits=["val"]),
+                custom_config=json.dumps(custom_config),
+                best_hyperparameters=types.Channel(type=standard_artifacts.HyperParameters),
+                tuner_results=types.Channel(type=standard_artifacts.TunerResults),
+            )
+        )

@@ -1,0 +1,289 @@
+"""Runs a study on this machine: Vizier's service, as many workers as the machine bears, and again what of it dies.
+
+All of a study is in the service's file. Whatever is killed, this process too, a rerun opens the same study and its workers
+get back the trials that they had.
+"""
+
+import collections
+import dataclasses
+import datetime
+import json
+import logging
+import os
+import pathlib
+import queue
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from models.config import TUNED, NetworkConfig, TuningConfig
+from models.study import OBJECTIVE, Trial
+from pipeline import files, processes, typed
+from pipeline.errors import PipelineError
+from pipeline.tuning import machine
+from pipeline.tuning.results import Results
+from pipeline.vizier import local
+from pipeline.vizier.study import Budget, Study, open_study, study_name, study_spec
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""How often a trial may end its worker before it counts as infeasible, and a worker die without one before all is given up."""
+
+_SERVICE_STARTS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is searched, on what.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        snapshot: Name of the snapshot's table.
+        snapshot_date: Its date, YYYY-MM-DD.
+        run_id: The run.
+        train_files: Glob patterns of labelled examples that trials learn from.
+        eval_files: The same, that they are judged by.
+        schema_path: The schema, which names the classes.
+        custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them.
+        database: The service's file of studies.
+        records: Folder of what `tune status` knows of each study.
+    """
+
+    pipeline: str
+    snapshot: str
+    snapshot_date: str
+    run_id: str
+    train_files: list[str]
+    eval_files: list[str]
+    schema_path: str
+    custom_config: Mapping[str, Any]
+    database: str
+    records: str
+
+
+def search(task: Task) -> Results:
+    """Runs a study until its budget is spent, or goes on with it.
+
+    Args:
+        task: What is searched.
+
+    Returns:
+        All trials, none under way.
+
+    Raises:
+        PipelineError: Settings, data or the machine cannot be used, or something died more often than it may; what was
+            searched by then is kept.
+    """
+    tuning = typed.from_dict(TuningConfig, dict(task.custom_config["tuning"]), "tuning")
+    network = typed.from_dict(NetworkConfig, dict(task.custom_config["network"]), "network")
+    spec = study_spec(tuning, OBJECTIVE)
+    display_name = study_name(task.pipeline, task.snapshot, spec, _settings(task, tuning))
+    found = machine.here()
+    count = found.workers(tuning.parallel, machine.worker_bytes(network, max(tuning.batch_size)))
+    with _Service(task.database, tuning) as service, tempfile.TemporaryDirectory(prefix="tuning-") as folder:
+        study = open_study(
+            local.client_of(service.address), local.PARENT, display_name, spec, Budget(tuning.trials, tuning.parallel)
+        )
+        _record(task, tuning, study.name, display_name)
+        arguments = {
+            "address": service.address,
+            "parent": local.PARENT,
+            "display_name": display_name,
+            "train_files": task.train_files,
+            "eval_files": task.eval_files,
+            "schema_path": task.schema_path,
+            "working_dir": folder,
+            "custom_config": {**task.custom_config, "workers": count},
+        }
+        team = _Team(study, arguments, pathlib.Path(folder), count, found.gpus, service.troubles)
+        before = study.trials()
+        _log.info(
+            "study %s: %d of %d trials, %d at once%s", display_name, len(before), tuning.trials, count,
+            "" if count == tuning.parallel else f" of {tuning.parallel}, which this machine bears",
+        )  # fmt: skip
+        own = [f"worker-{number}" for number in range(count)]
+        # Trials of a run that was killed and had more workers: their clients come back, end them and go.
+        gone = dict.fromkeys(trial.client_id for trial in before if trial.under_way and trial.client_id not in own)
+        team.run(gone, finish=True)
+        if not study.is_complete():
+            team.run(own, finish=False)
+        study.trim()
+        return Results(
+            name=study.name,
+            display_name=display_name,
+            objective=OBJECTIVE,
+            total=tuning.trials,
+            epochs=tuning.epochs,
+            snapshot_date=task.snapshot_date,
+            run_id=task.run_id,
+            trials=tuple(study.trials()),
+        )
+
+
+def _settings(task: Task, tuning: TuningConfig) -> dict[str, Any]:
+    """What a trial's value depends on beside the values that are searched."""
+    training = dict(task.custom_config["training"])
+    # No weight of a trial depends on the first three, and the search sets the others.
+    free = ("workers", "reserve_minutes", "checkpoint_minutes", *TUNED)
+    return {
+        "network": dict(task.custom_config["network"]),
+        "training": {name: value for name, value in training.items() if name not in free},
+        "short_side": task.custom_config["short_side"],
+        "epochs": tuning.epochs,
+    }
+
+
+def _record(task: Task, tuning: TuningConfig, name: str, display_name: str) -> None:
+    """Writes what `tune status` cannot find in the service's file."""
+    content = {
+        "name": name,
+        "display_name": display_name,
+        "database": task.database,
+        "trials": tuning.trials,
+        "parallel": tuning.parallel,
+        "epochs": tuning.epochs,
+        "run_id": task.run_id,
+        "snapshot_date": task.snapshot_date,
+        "objective": OBJECTIVE,
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    files.write_atomically(pathlib.Path(task.records, f"{display_name}.json"), files.to_json(content))
+
+
+class _Service:
+    """Vizier's service, started again at the same address when it dies: its clients wait for it."""
+
+    def __init__(self, database: str, tuning: TuningConfig):
+        self.troubles: queue.Queue = queue.Queue()
+        self._database, self._tuning = database, tuning
+        self._lock = threading.Lock()
+        self._ending = False
+
+    def __enter__(self) -> "_Service":
+        self._running = local.start(self._database, self._tuning.algorithm, self._tuning.seed)
+        self.address = self._running.address
+        threading.Thread(target=self._keep, daemon=True).start()
+        return self
+
+    def __exit__(self, *error) -> None:
+        with self._lock:
+            self._ending = True
+            self._running.end()
+
+    def _keep(self) -> None:
+        for _ in range(_SERVICE_STARTS):
+            code = self._running.process.wait()
+            with self._lock:
+                if self._ending:
+                    return
+                _log.warning("Vizier's service %s; it starts again", processes.told(code) if code else "ended")
+                try:
+                    self._running.end()
+                    self._running = local.start(
+                        self._database, self._tuning.algorithm, self._tuning.seed, self._running.port
+                    )
+                except Exception as error:
+                    self.troubles.put(error)
+                    return
+        code = self._running.process.wait()
+        with self._lock:
+            if not self._ending:
+                self.troubles.put(
+                    PipelineError(
+                        f"Vizier's service ended {_SERVICE_STARTS + 1} times; {self._database}.log says why. Run the same "
+                        "command again: the study goes on"
+                    )
+                )
+
+
+class _Team:
+    """The workers of a study.
+
+    Args:
+        study: The study.
+        arguments: What each worker is started with.
+        folder: Where the files of arguments go.
+        count: How many run at once.
+        gpus: GPUs to give them.
+        ended: Where workers put themselves when they end, and others what makes an end of all.
+    """
+
+    def __init__(
+        self, study: Study, arguments: Mapping[str, Any], folder: pathlib.Path, count: int, gpus: int, ended: queue.Queue
+    ):
+        self._study, self._arguments, self._folder = study, arguments, folder
+        self._count, self._gpus, self._ended = count, gpus, ended
+        self._deaths: collections.Counter = collections.Counter()
+
+    def run(self, client_ids: Iterable[str], finish: bool) -> None:
+        """Runs a worker for each client until all have ended well.
+
+        Raises:
+            PipelineError: One failed; none is left.
+        """
+        waiting = collections.deque(enumerate(client_ids))
+        running: list[_Worker] = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._count:
+                    running.append(self._start(*waiting.popleft(), finish))
+                ended = self._ended.get()
+                if isinstance(ended, Exception):
+                    raise ended
+                running.remove(ended)
+                ended.end()
+                if ended.failure():
+                    self._judge(ended)
+                    waiting.append((ended.index, ended.client_id))
+        finally:
+            for worker in running:
+                worker.end()
+
+    def _start(self, index: int, client_id: str, finish: bool) -> "_Worker":
+        path = self._folder / f"{client_id}.json"
+        arguments = {**self._arguments, "client_id": client_id}
+        arguments["custom_config"] = {**arguments["custom_config"], "finish": finish}
+        path.write_text(json.dumps(arguments), encoding="utf-8")
+        return _Worker(index, client_id, path, machine.gpu_of(index, self._gpus), self._ended)
+
+    def _judge(self, worker: "_Worker") -> None:
+        """Decides whether a worker that did not end well is to start again; raises if not."""
+        if worker.error or not worker.killed:
+            raise PipelineError(worker.failure())
+        trial = self._trial_of(worker.client_id)
+        died = worker.client_id, trial.number if trial else 0
+        self._deaths[died] += 1
+        if self._deaths[died] < ATTEMPTS:
+            with_it = f" and goes on with trial {trial.number}" if trial else ""
+            _log.warning("%s; it starts again%s", worker.failure(), with_it)
+        elif trial:
+            reason = f"its worker {processes.told(worker.process.returncode)}, {ATTEMPTS} times"
+            self._study.infeasible(trial, reason)
+            _log.warning("trial %d is infeasible: %s", trial.number, reason)
+        else:
+            raise PipelineError(
+                f"{worker.failure()}, {ATTEMPTS} times before it had a trial. Run the same command again when that is "
+                "mended: the study goes on"
+            )
+
+    def _trial_of(self, client_id: str) -> Trial | None:
+        return next((one for one in self._study.trials() if one.under_way and one.client_id == client_id), None)
+
+
+class _Worker(processes.Process):
+    """A worker of a study."""
+
+    def __init__(self, index: int, client_id: str, arguments: os.PathLike, gpu: str | None, ended: queue.Queue):
+        self.index, self.client_id = index, client_id
+        # Who runs machines of a job sets these; a worker here is alone.
+        environment: dict[str, str | None] = dict.fromkeys(("TF_CONFIG", "CLUSTER_SPEC", "KERASTUNER_ORACLE_IP"))
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        super().__init__(f"{client_id} of the study", "pipeline.tuning.worker", arguments, environment, self._hears, ended)
+
+    def _hears(self, name: str, level: int, message: str) -> None:
+        # The epochs of trials are in the log, where its own standard error goes; here is what each came to.
+        if name == "models.tuning" or level >= logging.WARNING:
+            processes.pass_on(name, level, message)
