@@ -33,6 +33,11 @@ from models.config import NetworkConfig, TrainingConfig, TuningConfig, with_hype
         (lambda: TuningConfig(dropout=(0.4, 0.1)), "dropout", "0.4"),
         (lambda: TuningConfig(learning_rate=(0, 0.1)), "learning_rate.0", "0"),
         (lambda: TuningConfig(trials=0), "trials", "0"),
+        (lambda: TuningConfig(trials=61), "61 trials are not possible, 1 to 60 are", "61"),
+        (lambda: TuningConfig(parallel=9), "9 trials at once are not possible, 1 to 8 are", "learns"),
+        (lambda: TuningConfig(trials=3), "8 trials at once exceed the 3 in all", "tuning.parallel"),
+        (lambda: TuningConfig(algorithm="grid"), "algorithm", "'grid'"),
+        (lambda: TuningConfig(batch_size=("16",)), "batch_size.0", "'16'"),
     ],
 )
 def test_error_names_field_and_value(make, field, value):
@@ -71,6 +76,13 @@ def test_wrong_hyperparameters():
         with_hyperparameters(TrainingConfig(), {"droput": 0.3})
     with pytest.raises(ValueError, match="1.5"):
         with_hyperparameters(TrainingConfig(), {"dropout": 1.5})
+
+
+@pytest.mark.parametrize("count, says", [(5, "6 are the least"), (9, "8 are the most that 60 trials can tell apart")])
+def test_a_search_has_six_to_eight_parameters(count, says):
+    config.check_parameters(config.TUNED)
+    with pytest.raises(ValueError, match=f"has {count} parameters .*{says}"):
+        config.check_parameters([f"p{number}" for number in range(count)])
 
 
 def test_every_tuned_name_is_a_training_setting():

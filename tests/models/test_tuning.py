@@ -1,28 +1,27 @@
-"""Tuning: what is searched, that a study repeats, and which failures are a bad choice of values and which are not."""
+"""Tuning: what is searched, what a worker does with a trial, and which failures are a bad choice of values and which are not."""
 
 import dataclasses
 import doctest
-import json
 import logging
-import shutil
+import re
 
 import keras_tuner
 import numpy as np
 import pytest
 import tensorflow as tf
 from tfx.components.tuner import executor
-from tfx.dsl.components.base import base_executor
-from tfx.types import standard_artifacts
 
 from models import loop, records, training, tuning
 from models.config import TUNED, TrainingConfig, TuningConfig, with_hyperparameters
 from models.errors import TrainingError
+from models.study import OBJECTIVE, best
+from tests.models.studies import MemoryStudy, trial
 
 SMALL = {"blocks": [1], "width": 4}
 STUDY = {
     "trials": 3,
-    "epochs": 1,
-    "seed": 5,
+    "parallel": 1,
+    "epochs": 2,
     "learning_rate": [0.001, 0.1],
     "weight_decay": [0.0001, 0.3],
     "batch_size": [4, 8, 12],
@@ -30,69 +29,36 @@ STUDY = {
     "augmentation": [0.25, 0.25],
     "label_smoothing": [0.0, 0.2],
 }
-# Nothing but the learning rate differs between trials.
-RATE_ALONE = {
-    "epochs": 1,
-    "batch_size": [64],
-    **{name: [0.1, 0.1] for name in ("weight_decay", "dropout", "augmentation", "label_smoothing")},
-}
 
 
-def artifact(kind, folder):
-    made = kind()
-    made.uri = str(folder)
-    return made
+def values(learning_rate, dropout=0.1, batch_size=8.0):
+    """Of a trial, as Vizier has them: floats alone."""
+    return {
+        "learning_rate": learning_rate, "weight_decay": 0.1, "batch_size": batch_size, "dropout": dropout, "augmentation": 0.25,
+        "label_smoothing": 0.1,
+    }  # fmt: skip
 
 
-def execute(week, out, fn_args):
-    """Runs TFX's Tuner on labelled examples; train validates too, for more than six steps between the scores."""
-    examples = artifact(standard_artifacts.Examples, out / "examples")
-    schema = artifact(standard_artifacts.Schema, out / "schema")
-    examples.split_names = json.dumps(["train", "val"])
-    for split in ("train", "val"):
-        (out / "examples" / f"Split-{split}").mkdir(parents=True)
-        (file,) = tf.io.gfile.glob(week.labelled("train")[0])
-        shutil.copy(file, out / "examples" / f"Split-{split}")
-    (out / "schema").mkdir()
-    shutil.copy(week.schema, out / "schema")
-    (out / "best").mkdir()
-    (out / "results").mkdir()
-    executor.Executor(base_executor.BaseExecutor.Context(tmp_dir=str(out / "tmp"), unique_id="1")).Do(
-        {"examples": [examples], "schema": [schema]},
-        {
-            "best_hyperparameters": [artifact(standard_artifacts.HyperParameters, out / "best")],
-            "tuner_results": [artifact(standard_artifacts.TunerResults, out / "results")],
-        },
-        {
-            "tuner_fn": "models.tuning.tuner_fn",
-            "train_args": json.dumps({"splits": ["train"]}),
-            "eval_args": json.dumps({"splits": ["val"]}),
-            "custom_config": json.dumps(fn_args.custom_config),
-        },
-    )
-    (best,) = (out / "best").iterdir()
-    (results,) = (out / "results").iterdir()
-    return json.loads(best.read_text()), json.loads(results.read_text())
+GIVEN = [values(0.002), values(0.01, dropout=0.3, batch_size=4.0), values(0.05)]
+
+
+def prepared(week, out, study, settings=STUDY, client_id="w0", finish=False, **changes):
+    """A worker that did not run yet."""
+    fn_args = week.fn_args(out, tuning=settings, labelled=True, **{"network": SMALL, **changes})
+    fn_args.eval_files = fn_args.train_files  # for more than six steps between the scores
+    fn_args.custom_config |= {"study": study, "client_id": client_id, "finish": finish}
+    made = tuning.tuner_fn(fn_args)
+    assert made.fit_kwargs == {}
+    return made.tuner
 
 
 @pytest.fixture(scope="module")
-def study(week, tmp_path_factory):
-    """What TFX's Tuner wrote: (best hyperparameters, results)."""
-    out = tmp_path_factory.mktemp("study")
-    return execute(week, out, week.fn_args(out, network=SMALL, tuning=STUDY))
-
-
-def prepared(week, out, settings=STUDY, **changes):
-    """A study that did not run yet, and the arguments of its search."""
-    fn_args = week.fn_args(out, tuning=settings, labelled=True, **{"network": SMALL, **changes})
-    fn_args.eval_files = fn_args.train_files
-    made = tuning.tuner_fn(fn_args)
-    return made.tuner, made.fit_kwargs
-
-
-def first_values(week, out, seed, training_seed=0):
-    study, _ = prepared(week, out, {**STUDY, "seed": seed}, training={"seed": training_seed})
-    return study.oracle.create_trial("a worker").hyperparameters.values
+def searched(week, tmp_path_factory):
+    """A study that ended, and its worker."""
+    study = MemoryStudy(GIVEN)
+    tuner = prepared(week, tmp_path_factory.mktemp("study"), study)
+    tuner.search()
+    return study, tuner
 
 
 def test_each_tuned_setting_is_searched_in_its_bounds():
@@ -152,91 +118,169 @@ def test_examples_in_docstrings():
     assert found.attempted and not found.failed
 
 
-def test_the_trainer_takes_the_best_values(study, week, tmp_path):
-    best, results = study
-    assert len(results) == STUDY["trials"]
-    assert set(best["values"]) == set(TUNED)
-    for row in results:
-        for name in set(TUNED) - {"batch_size"}:
-            assert STUDY[name][0] <= row[name] <= STUDY[name][1]
-        assert row["batch_size"] in STUDY["batch_size"] and 0 <= row["score"] <= 1
-    assert best["values"] in [
-        {name: row[name] for name in TUNED} for row in results if row["score"] == max(row["score"] for row in results)
-    ]
+def test_a_study_is_searched_to_its_end(searched):
+    study, tuner = searched
+    assert [one.state for one in study.trials()] == ["SUCCEEDED"] * 3
+    assert study.reports == [(number, step) for number in (1, 2, 3) for step in (1, 2)]
+    for one in study.trials():
+        assert one.value == dict(one.curve)[one.step] and one.client_id == "w0"
+    assert len({one.curve for one in study.trials()}) > 1
+
+
+def test_the_trainer_takes_the_best_values(searched, week, tmp_path):
+    study, tuner = searched
+    winner = best(study.trials())
+    found = tuning.best_hyperparameters(study.trials(), TuningConfig(**STUDY))
+    assert found.values == winner.values and type(found.values["batch_size"]) is int
+    assert tuner.get_best_hyperparameters()[0].values == found.values
     config = TrainingConfig(batch_size=8, unfrozen_epochs=2, intra_op_threads=2, inter_op_threads=2)
-    assert with_hyperparameters(config, best) == dataclasses.replace(config, **best["values"])
-    assert training.settings_of(week.fn_args(tmp_path, hyperparameters=best))[1] == with_hyperparameters(config, best)
+    told = found.get_config()
+    assert with_hyperparameters(config, told) == dataclasses.replace(config, **{**winner.values, "batch_size": int(winner.values["batch_size"])})
+    assert training.settings_of(week.fn_args(tmp_path, hyperparameters=told))[1] == with_hyperparameters(config, told)
 
 
-def test_a_score_is_the_accuracy_of_a_training_with_these_values(study, week, tmp_path):
-    _, results = study
-    row = min(results, key=lambda row: row["score"])
-    fn_args = week.fn_args(tmp_path, network=SMALL, training={"unfrozen_epochs": 1})
+def test_tfx_shows_the_trials_best_first(searched):
+    study, tuner = searched
+    shown = tuner.oracle.get_best_trials(tuner.oracle.max_trials)
+    assert [one.score for one in shown] == sorted((one.value for one in study.trials()), reverse=True)
+    assert {one.trial_id for one in shown} == {"1", "2", "3"} and all(one.status == "COMPLETED" for one in shown)
+
+
+def test_tfx_s_own_executor_takes_what_tuner_fn_gives(searched, tmp_path):
+    """It writes the winner through the tuner alone."""
+    from tfx.types import standard_artifacts
+
+    outputs = {"best_hyperparameters": [standard_artifacts.HyperParameters()], "tuner_results": [standard_artifacts.TunerResults()]}
+    for name, (artifact,) in outputs.items():
+        artifact.uri = str(tmp_path / name)
+    executor.write_best_hyperparameters(searched[1], outputs)
+    assert (tmp_path / "best_hyperparameters" / "best_hyperparameters.txt").is_file()
+
+
+def test_a_score_is_the_accuracy_of_a_training_with_these_values(searched, week, tmp_path):
+    one = searched[0].trials()[1]
+    fn_args = week.fn_args(tmp_path, network=SMALL, training={"unfrozen_epochs": 2})
     network, config, short_side = training.settings_of(fn_args)
-    config = with_hyperparameters(config, {name: row[name] for name in TUNED})
+    config = with_hyperparameters(config, one.values)
     training.prepare_tensorflow(config)
     split = training.input_pipeline.read_labelled_split("train", week.labelled("train"), 3)
     classifier, _ = training.make_network(network, config, 3)
     result = loop.fit(classifier, split, split, network.image_size, short_side, config)
-    assert result.val_accuracy == row["score"]
+    assert (result.val_accuracy, result.best_epoch) == (one.value, one.step)
 
 
-def test_a_second_study_gives_the_same_values_and_scores(study, week, tmp_path):
-    again, arguments = prepared(week, tmp_path)
-    again.search(**arguments)
-    found = {trial.trial_id: (trial.hyperparameters.values, trial.score) for trial in again.oracle.trials.values()}
-    assert found == {row["trial_id"]: ({name: row[name] for name in TUNED}, row["score"]) for row in study[1]}
-    assert again.get_best_hyperparameters()[0].values == study[0]["values"]
-    assert len({row["learning_rate"] for row in study[1]}) == STUDY["trials"]
+def test_a_worker_killed_in_a_trial_gets_it_back_and_reports_each_step_once(searched, week, tmp_path):
+    study = MemoryStudy(GIVEN[:1])
+    killed = prepared(week, tmp_path, study)
+    run = killed._run
+
+    def until_killed(given, on_epoch):
+        def first(phase, measured):
+            on_epoch(phase, measured)
+            raise KeyboardInterrupt
+
+        return run(given, first)
+
+    killed._run = until_killed
+    with pytest.raises(KeyboardInterrupt):
+        killed.search()
+    assert study.reports == [(1, 1)] and study.trials()[0].under_way
+    prepared(week, tmp_path, study).search()
+    assert study.reports == [(1, 1), (1, 2)]
+    assert [(one.curve, one.value, one.step) for one in study.trials()] == [
+        (one.curve, one.value, one.step) for one in searched[0].trials()[:1]
+    ], "as if nobody had been killed"
 
 
-def test_the_seed_decides_what_is_tried(week, tmp_path):
-    values = first_values(week, tmp_path / "1", seed=1)
-    assert first_values(week, tmp_path / "2", seed=1) == values
-    assert first_values(week, tmp_path / "3", seed=2) != values
+def test_a_trial_that_falls_behind_is_completed_as_it_stands(week, tmp_path, searched, caplog):
+    study = MemoryStudy(GIVEN, stops={(2, 1)})
+    with caplog.at_level(logging.INFO, logger="models.tuning"):
+        prepared(week, tmp_path, study).search()
+    second, whole = study.trials()[1], searched[0].trials()[1]
+    assert (second.state, second.curve, second.step) == ("SUCCEEDED", whole.curve[:1], 1) and second.value == whole.curve[0][1]
+    assert study.trials()[2] == dataclasses.replace(
+        searched[0].trials()[2], begun=study.trials()[2].begun, seconds=study.trials()[2].seconds
+    ), "the next one is as ever"
+    assert "trial 2 is stopped" in caplog.text and "3 of 3 trials" in caplog.messages[-1] and "1 stopped early" in caplog.messages[-1]
 
 
-@pytest.mark.parametrize("seed", [0, 1])  # 0: KerasTuner takes it for none and draws one
-def test_what_is_tried_does_not_depend_on_the_training_s_seed(week, tmp_path, seed):
-    values = first_values(week, tmp_path / "1", seed)
-    assert first_values(week, tmp_path / "2", seed, training_seed=3) == values
+def test_a_worker_killed_between_the_stop_and_the_end_only_completes_the_trial(week, tmp_path):
+    study = MemoryStudy(GIVEN[:1])
+    given = study.suggest("w0")
+    study.measure(given, 1, 0.25)
+    study._trials[1] = dataclasses.replace(study.trials()[0], state="STOPPING")
+    prepared(week, tmp_path, study).search()
+    (one,) = study.trials()
+    assert (one.state, one.value, one.step) == ("SUCCEEDED", 0.25, 1) and study.reports == [(1, 1)]
+
+
+def test_a_worker_that_only_finishes_begins_nothing(week, tmp_path):
+    study = MemoryStudy(GIVEN)
+    study.suggest("gone")
+    prepared(week, tmp_path, study, client_id="gone", finish=True).search()
+    assert [one.state for one in study.trials()] == ["SUCCEEDED"]
+
+
+def test_keras_tuner_finds_nothing_of_an_earlier_worker(week, tmp_path):
+    folders = [prepared(week, tmp_path, MemoryStudy([]), client_id=name).project_dir for name in ("a", "b")]
+    assert folders[0] != folders[1]
+    left = tmp_path / "working" / "a" / "tuner0.json"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_text("{}")
+    prepared(week, tmp_path, MemoryStudy([]), client_id="a")
+    assert not left.exists()
 
 
 def test_a_trial_that_diverges_is_infeasible_and_the_study_goes_on(week, tmp_path, unstable_backbone, caplog, capsys):
     settings, path = unstable_backbone
-    tried = {**RATE_ALONE, "trials": 2, "learning_rate": [1e-6, 1.0]}
-    changes = {"network": settings, "training": {"backbone": path, "warmup_epochs": 0}}
-
-    def rates(seed):
-        oracle = prepared(week, tmp_path, {**tried, "seed": seed}, **changes)[0].oracle
-        return sorted(oracle.populate_space("")["values"]["learning_rate"] for _ in range(2))
-
-    seed = next(seed for seed in range(1, 100) if rates(seed)[0] < 1e-3 and rates(seed)[1] > 0.3)
-    study, arguments = prepared(week, tmp_path, {**tried, "seed": seed}, **changes)
+    rate_alone = {"batch_size": 64.0, "augmentation": 0.1}
+    study = MemoryStudy([values(0.5) | rate_alone, values(1e-5) | rate_alone])
+    tuner = prepared(
+        week, tmp_path, study, {**STUDY, "learning_rate": [1e-6, 1.0], "epochs": 1}, network=settings,
+        training={"backbone": path, "warmup_epochs": 0},
+    )  # fmt: skip
     with caplog.at_level(logging.INFO, logger="models.tuning"):
-        study.search_space_summary()
-        study.search(**arguments)
-        study.results_summary()
-    found = [(trial.hyperparameters.get("learning_rate") > 0.2, trial.status) for trial in study.oracle.trials.values()]
-    assert sorted(found) == [(False, "COMPLETED"), (True, "FAILED")]
-    assert study.get_best_hyperparameters()[0].get("learning_rate") < 1e-3
-    assert "is infeasible: the loss is no number any more" in caplog.text
+        tuner.search_space_summary()
+        tuner.search()
+        tuner.results_summary()
+    first, second = study.trials()
+    assert first.state == "INFEASIBLE" and first.reason.startswith("the loss is no number any more") and first.curve == ()
+    assert second.state == "SUCCEEDED" and tuner.get_best_hyperparameters()[0].get("learning_rate") == 1e-5
+    assert "trial 1 is infeasible: the loss is no number any more" in caplog.text
     assert caplog.messages[-1].startswith("best: val_accuracy ") and "learning_rate" in caplog.messages[-1]
     assert capsys.readouterr().out == ""
 
 
-def test_a_study_without_a_feasible_trial_says_what_to_lower(week, tmp_path, unstable_backbone):
-    settings, path = unstable_backbone
-    # Three, after which KerasTuner would give up with an error of its own.
-    fn_args = week.fn_args(
-        tmp_path, network=settings, training={"backbone": path, "warmup_epochs": 0},
-        tuning={**RATE_ALONE, "trials": 3, "seed": 1, "learning_rate": [0.5, 1.0]},
-    )  # fmt: skip
-    with pytest.raises(TrainingError, match=r"not one of 3 trials was feasible.*tuning\.learning_rate"):
-        execute(week, tmp_path, fn_args)
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\n tensor"), "memory ran out: .*OOM when allocating tensor"),
+        (MemoryError(), "memory ran out: MemoryError"),
+    ],
+)
+def test_a_trial_without_memory_is_infeasible_and_the_study_goes_on(week, tmp_path, error, words):
+    study = MemoryStudy(GIVEN[:2])
+    tuner = prepared(week, tmp_path, study)
+    run = tuner._run
+
+    def first_fails(given, on_epoch):
+        if given is GIVEN[0]:
+            raise error
+        return run(given, on_epoch)
+
+    tuner._run = first_fails
+    tuner.search()
+    assert [one.state for one in study.trials()] == ["INFEASIBLE", "SUCCEEDED"]
+    assert re.match(words, study.trials()[0].reason)
 
 
-def test_a_photograph_that_cannot_be_read_ends_the_study(new_week, tmp_path):
+def test_a_study_without_a_feasible_trial_says_why_and_what_to_lower():
+    trials = [trial(1, "INFEASIBLE", reason="the loss is no number"), trial(2, "INFEASIBLE", reason="memory ran out")]
+    with pytest.raises(TrainingError, match=r"not one of 2 trials was feasible \(the loss is no number; memory ran out\).*tuning\.learning_rate"):
+        tuning.best_hyperparameters(trials, TuningConfig())
+
+
+def test_a_photograph_that_cannot_be_read_ends_the_worker_and_leaves_the_trial(new_week, tmp_path):
     week = new_week(shards=2)
     (file,) = tf.io.gfile.glob(week.labelled("train")[0])
     content = [record.numpy() for record in tf.data.TFRecordDataset(file)]
@@ -246,11 +290,31 @@ def test_a_photograph_that_cannot_be_read_ends_the_study(new_week, tmp_path):
     with tf.io.TFRecordWriter(file) as writer:
         for record in [broken, *content[1:]]:
             writer.write(record)
-    study, arguments = prepared(week, tmp_path)
-    with pytest.raises(keras_tuner.errors.FatalError, match="trial 1 of 3 failed: .*photograph broken") as error:
-        study.search(**arguments)
-    assert isinstance(error.value.__cause__, TrainingError) and not isinstance(error.value.__cause__, loop.Diverged)
-    assert len(study.oracle.trials) == 1
+    study = MemoryStudy(GIVEN)
+    with pytest.raises(TrainingError, match="photograph broken"):
+        prepared(week, tmp_path, study).search()
+    assert [one.state for one in study.trials()] == ["ACTIVE"]
+
+
+def test_a_sample_without_one_class_is_named(new_week, tmp_path):
+    week = new_week(shards=2)
+    (file,) = tf.io.gfile.glob(week.labelled("train")[0])
+    content = [record.numpy() for record in tf.data.TFRecordDataset(file)]
+    with tf.io.TFRecordWriter(file) as writer:
+        for record in content:
+            if b"chalk" not in record:
+                writer.write(record)
+    with pytest.raises(TrainingError, match=r"train split of the tuning sample has no photograph of 'chalk'.*splits\.tuning_share"):
+        prepared(week, tmp_path, MemoryStudy(GIVEN))
+
+
+@pytest.mark.parametrize("name", ["study", "client_id"])
+def test_a_worker_without_a_study_is_refused(week, tmp_path, name):
+    fn_args = week.fn_args(tmp_path, tuning=STUDY, labelled=True)
+    fn_args.custom_config |= {"study": MemoryStudy([]), "client_id": "w0"}
+    del fn_args.custom_config[name]
+    with pytest.raises(TrainingError, match=f"custom_config lacks '{name}'"):
+        tuning.tuner_fn(fn_args)
 
 
 @pytest.mark.parametrize(
@@ -259,11 +323,14 @@ def test_a_photograph_that_cannot_be_read_ends_the_study(new_week, tmp_path):
         ({"trials": 0}, ["trials", "0"]),
         ({"dropout": [0.4, 0.1]}, ["dropout", "0.4", "0.1"]),
         ({"momentum": [0.8, 0.9]}, ["momentum"]),
+        ({"parallel": 4}, ["4 trials at once exceed the 3 in all"]),
+        ({"trials": 61}, ["61 trials are not possible, 1 to 60 are"]),
+        ({"algorithm": "grid"}, ["algorithm", "grid", "quasi_random"]),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(week, tmp_path, settings, words):
     with pytest.raises(TrainingError, match="the settings of the tuning") as error:
-        prepared(week, tmp_path, {**STUDY, **settings})
+        prepared(week, tmp_path, MemoryStudy([]), {**STUDY, **settings})
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
@@ -276,6 +343,7 @@ def test_settings_that_are_no_mapping(week, tmp_path):
 
 def test_examples_that_are_nowhere(week, tmp_path):
     fn_args = week.fn_args(tmp_path, tuning=STUDY, labelled=True)
+    fn_args.custom_config |= {"study": MemoryStudy([]), "client_id": "w0"}
     fn_args.train_files = [str(tmp_path / "nowhere*")]
     with pytest.raises(TrainingError, match="the train split has no files.*nowhere"):
         tuning.tuner_fn(fn_args)

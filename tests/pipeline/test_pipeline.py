@@ -58,20 +58,32 @@ def test_the_steps_of_a_week(week):
     assert sorted(week) == sorted([
         "RunManifest", "ImageSharder", "SnapshotGen", "SnapshotExampleGen", "StatisticsGen", "ImportSchemaGen",
         "ExampleValidator", "LastAccepted", "DistributionValidator", "SnapshotGate", "LabelJoin", "KnownHyperparameters",
-        "Trainer", "ServingModel", "Evaluator", "ReleasePusher", "ServingLedger",
+        "Tuner", "Trainer", "ServingModel", "Evaluator", "ReleasePusher", "ServingLedger",
     ])  # fmt: skip
 
 
-def test_tuning_takes_the_place_of_what_is_known():
-    steps = list(nodes(tune=True))
-    assert "Tuner" in steps and "KnownHyperparameters" not in steps and len(steps) == 17
+def test_a_week_that_tunes_has_the_same_steps(week):
+    tuning = nodes(tune=True)
+    assert list(tuning) == list(week)
+    assert [parameter(steps["KnownHyperparameters"], "tune") for steps in (week, tuning)] == [0, 1]
+    assert {"KnownHyperparameters", "LabelJoin"} <= set(week["Tuner"].upstream_nodes) and "Tuner" in week["Trainer"].upstream_nodes
+
+
+def test_the_tuner_is_told_what_it_searches_and_where_studies_are(week):
+    custom = json.loads(parameter(week["Tuner"], "custom_config"))
+    assert custom["tuning"]["parallel"] == 2 and custom["tuning"]["algorithm"] == "quasi_random"
+    told = {name: custom[name] for name in ("pipeline", "database", "records", "reports")}
+    assert told == {
+        "pipeline": "product-photographs", "database": "/store/studies.sqlite", "records": "/store/studies",
+        "reports": "/store/reports",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("tune", [False, True])
 def test_nothing_behind_the_gate_starts_without_its_verdict(tune):
     steps = nodes(tune)
     behind = list(steps)[list(steps).index("SnapshotGate") + 1 :]
-    assert len(behind) == 7
+    assert len(behind) == 8
     for name in behind:
         assert "SnapshotGate" in upstream(steps, name), name
 
@@ -88,7 +100,7 @@ def test_compiled_for_vertex_every_task_behind_the_gate_starts_only_when_it_succ
         return "SnapshotGate" in before or any(map(behind, before))
 
     assert [task for task in tasks if behind(task)] == [
-        "Evaluator", "KnownHyperparameters", "LabelJoin", "ReleasePusher", "ServingLedger", "ServingModel", "Trainer",
+        "Evaluator", "KnownHyperparameters", "LabelJoin", "ReleasePusher", "ServingLedger", "ServingModel", "Trainer", "Tuner",
     ]  # fmt: skip
     # A strategy of its own could start a task although what it depends on failed.
     assert not any("strategy" in task.get("triggerPolicy", {}) for task in tasks.values())

@@ -40,11 +40,12 @@ def content(artifact) -> dict[str, str]:
 
 @pytest.fixture
 def hyperparameters(tmp_path, new):
-    def run(date):
+    def run(date, tune=0):
         output = new(standard_artifacts.HyperParameters)
         known_hyperparameters.KnownHyperparameters.test_call(
-            verdict=GateReport(), manifest=manifest(date), folder=str(tmp_path / "configurations"), hyperparameters=output
-        )
+            verdict=GateReport(), manifest=manifest(date), folder=str(tmp_path / "configurations"), tune=tune,
+            hyperparameters=output,
+        )  # fmt: skip
         return output, json.loads(content(output)["best_hyperparameters.txt"])
 
     return run
@@ -54,6 +55,13 @@ def test_before_the_first_tuning_the_settings_hold(hyperparameters):
     output, config = hyperparameters("2026-03-02")
     assert config == {"space": [], "values": {}}
     assert (facts.text(output, "origin"), facts.text(output, "values")) == ("settings", "{}")
+    assert facts.number(output, "tune") == 0 and facts.text(output, "reason") == "tuning was not asked for"
+
+
+def test_a_run_that_was_asked_to_tune_says_so_beside_what_is_known(hyperparameters):
+    output, config = hyperparameters("2026-03-02", tune=1)
+    assert (facts.number(output, "tune"), facts.text(output, "reason")) == (1, "asked for by --tune")
+    assert config == {"space": [], "values": {}} and facts.text(output, "origin") == "settings"
 
 
 def test_later_the_newest_earlier_tuning_holds(hyperparameters, tmp_path):
