@@ -119,7 +119,7 @@ def test_a_run_is_known_by_its_parameters(week):
     manifest = week["RunManifest"]
     assert (parameter(manifest, "run_id"), parameter(manifest, "snapshot_date")) == ("run-1", "2026-03-02")
     # They alone need to know more of the run than the artifacts before them say.
-    readers = ["SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Trainer", "ServingLedger"]
+    readers = ["SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Tuner", "Trainer", "ServingLedger"]
     assert [name for name, step in week.items() if "manifest" in step.inputs.inputs] == sorted(readers, key=list(week).index)
     assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"
     assert json.loads(parameter(manifest, "settings"))["name"] == "product-photographs"
