@@ -6,6 +6,7 @@ alone, without a traceback, and leave with its exit status. Any other exception 
 
 import errno
 import sqlite3
+from collections.abc import Mapping
 
 from models.errors import TrainingError
 
@@ -27,9 +28,18 @@ class SettingsError(PipelineError):
 
 
 class SnapshotRejected(PipelineError):
-    """The gate stopped the run: the snapshot breaks at least one rule."""
+    """The gate stopped the run: the snapshot breaks at least one rule.
+
+    Args:
+        text: Which, and what to do.
+        facts: The verdict as the lineage keeps it, the way it keeps that of an accepted snapshot.
+    """
 
     exit_status = 3
+
+    def __init__(self, text: str, facts: Mapping[str, str | int | float] | None = None):
+        super().__init__(text)
+        self.facts = dict(facts or {})
 
 
 class StoreBusy(PipelineError):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import getpass
+import hashlib
 import importlib.metadata
 import os
 import pathlib
@@ -21,6 +22,8 @@ class Origin:
     Attributes:
         commit: Git commit of the code; empty when the code is in no git repository.
         tree: `clean`, `changed` (with uncommitted changes) or `unknown`.
+        changes_sha256: Digest of the uncommitted changes: of `git diff HEAD --binary` and of every new file that git does not
+            ignore; empty when there is none, or git cannot tell.
         lock: Name of the locked requirements file that the environment was made from.
         lock_sha256: Its digest.
         image: Container image by digest; empty for a run outside a container.
@@ -31,6 +34,7 @@ class Origin:
 
     commit: str
     tree: str
+    changes_sha256: str
     lock: str
     lock_sha256: str
     image: str
@@ -41,11 +45,12 @@ class Origin:
 
 def discover() -> Origin:
     """Finds out; what cannot be found is an empty text, never a guess."""
-    commit, tree = _git()
+    commit, tree, changes = _git()
     lock, digest = _lock()
     return Origin(
         commit=commit,
         tree=tree,
+        changes_sha256=changes,
         lock=lock,
         lock_sha256=digest,
         image=os.environ.get("PIPELINE_IMAGE", ""),
@@ -55,18 +60,27 @@ def discover() -> Origin:
     )
 
 
-def _git() -> tuple[str, str]:
-    def ask(*words: str) -> str:
+def _git() -> tuple[str, str, str]:
+    def ask(*words: str) -> bytes:
         # An owner that differs from the user's (a mounted checkout) is no reason not to know the commit.
         command = ["git", "-c", f"safe.directory={_ROOT}", "-C", str(_ROOT), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+        return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
 
     try:
-        if pathlib.Path(ask("rev-parse", "--show-toplevel")).resolve() != _ROOT:
-            return "", "unknown"
-        return ask("rev-parse", "HEAD"), "changed" if ask("status", "--porcelain") else "clean"
+        if pathlib.Path(os.fsdecode(ask("rev-parse", "--show-toplevel").strip())).resolve() != _ROOT:
+            return "", "unknown", ""
+        commit = ask("rev-parse", "HEAD").decode().strip()
+        if not ask("status", "--porcelain").strip():
+            return commit, "clean", ""
+        # Neither a person's configuration of git nor a tool of theirs may change what is digested.
+        changes = hashlib.sha256(ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"))
+        for name in sorted(ask("ls-files", "--others", "--exclude-standard", "-z").split(b"\0")[:-1]):
+            path = _ROOT / os.fsdecode(name)
+            content = files.sha256_of(path) if path.is_file() else "no file"
+            changes.update(b"%s\0%s\n" % (name, content.encode()))
+        return commit, "changed", changes.hexdigest()
     except (OSError, subprocess.SubprocessError):
-        return _head(), "unknown"
+        return _head(), "unknown", ""
 
 
 def _head() -> str:

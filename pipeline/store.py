@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 
 from pipeline.errors import PipelineError, StoreBusy
-from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.places import Places
 
 
@@ -31,7 +30,7 @@ def exclusive(places: Places, run_id: str) -> Iterator[None]:
 
     The kernel lets go of the lock when the process ends, however it ends. What the lock file says
     tells who holds it, and after a kill which run was cut off: its unfinished steps are marked as
-    cancelled in the lineage.
+    cancelled in the lineage. Why a run ended early is recorded there too.
 
     Raises:
         StoreBusy: Another run holds the store.
@@ -52,15 +51,18 @@ def exclusive(places: Places, run_id: str) -> Iterator[None]:
                 "choose another store with --store"
             ) from error
         cut_off = _holder(places).get("run_id")
-        if cut_off and pathlib.Path(places.metadata).is_file():
-            MLMDLineage(places.metadata).cancel(cut_off)
+        if cut_off:
+            _end(places, cut_off, killed=True)
         since = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         _rewrite(stream, json.dumps({"run_id": run_id, "pid": os.getpid(), "since": since}))
+        error = None
         try:
             yield
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
-            if pathlib.Path(places.metadata).is_file():
-                MLMDLineage(places.metadata).cancel(run_id)
+            _end(places, run_id, error)
             _rewrite(stream, "")
 
 
@@ -94,6 +96,17 @@ def interruptible() -> Iterator[None]:
             timer.cancel()
         signal.signal(signal.SIGTERM, before)
         sys.unraisablehook = hook
+
+
+def _end(places: Places, run_id: str, error: BaseException | None = None, killed: bool = False) -> None:
+    """Brings the lineage of a run that does not run any more up to date."""
+    if not pathlib.Path(places.metadata).is_file():
+        return
+    # Here: whoever only asks for a run id need not load ML Metadata.
+    from pipeline.lineage import mlmd_writer
+
+    failure = mlmd_writer.KILLED if killed else mlmd_writer.Failure.of(error) if error else None
+    mlmd_writer.end(places.metadata, run_id, failure)
 
 
 def _lock_file(places: Places):

@@ -8,6 +8,7 @@ from pipeline import storage
 from pipeline.artifacts import GateReport, ImageShards
 from pipeline.components import facts
 from pipeline.components.image_sharder import generation_of
+from pipeline.lineage import digests
 from pipeline.shards import label_join
 from pipeline.validation import acceptance
 from pipeline.validation.facts import read_classes
@@ -52,7 +53,8 @@ def LabelJoin(
     labels.split_names = acceptance.encode_splits(list(label_join.LABELLED_SPLITS))
     tuning_examples.split_names = acceptance.encode_splits(list(label_join.LABELLED_SPLITS))
     eval_examples.split_names = acceptance.encode_splits(["eval"])
-    facts.record(labels, {f"{split}_images": images[split] for split in label_join.LABELLED_SPLITS})
+    label_images = {f"{split}_images": images[split] for split in label_join.LABELLED_SPLITS}
+    facts.record(labels, {**label_images, "sha256": digests.of_folder(labels.uri)})
     facts.record(eval_examples, {"eval_images": images["eval"]})
     tuning = {f"{split}_images": images[f"tuning_{split}"] for split in label_join.LABELLED_SPLITS}
     facts.record(tuning_examples, tuning)

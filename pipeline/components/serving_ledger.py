@@ -12,6 +12,7 @@ from pipeline import files, storage
 from pipeline.artifacts import LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
 from pipeline.components.release_pusher import reason_to_hold
+from pipeline.lineage import digests
 from pipeline.release import configurations, ledger, profiles
 from pipeline.validation import evaluation as evaluations
 
@@ -68,6 +69,7 @@ def ServingLedger(
         "snapshot_date": facts.text(snapshot, "date"),
         "endpoint": endpoint,
         "weights_sha256": weights,
+        "export_sha256": digests.of_folder(path_utils.serving_model_path(model.uri)),
         "training": json.dumps(training, sort_keys=True),
         "hyperparameters": storage.read(hyperparameter_file).decode(),
         "accuracy": figures.accuracy,
@@ -108,6 +110,7 @@ def ServingLedger(
             "path": entry.path,
             "share": entry.share,
             "ledger_number": entry.number,
+            "ledger_line_sha256": entry.line_sha256,
         }
         if tuned:
             configurations.record(

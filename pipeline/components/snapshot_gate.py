@@ -6,7 +6,7 @@ import logging
 from tfx.types import standard_artifacts
 from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, component
 
-from pipeline import storage, typed
+from pipeline import files, storage, typed
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts
 from pipeline.errors import PipelineError, SnapshotRejected
@@ -92,21 +92,21 @@ def SnapshotGate(
         "rows": facts.number(snapshot, "rows"),
     }
     report.write(reports, run_id, identity, known, decision, histograms.read(statistics.uri), histograms.read(baseline.uri))
+    known_verdict = {
+        "accepted": decision.accepted,
+        "bootstrap": first,
+        "table": table,
+        "rules": len(findings),
+        "verdict": report.verdict_line(table, decision),
+        "findings": json.dumps({finding.rule: f"{finding.value} (allowed: {finding.limit})" for finding in findings}),
+        "failed": json.dumps(list(decision.failed)),
+        "override": json.dumps(decision.record(), ensure_ascii=False) if person else "",
+        "report_sha256": files.sha256(storage.read(storage.join(reports, "gate.json"))),
+    }
     if not decision.accepted:
-        raise SnapshotRejected(f"{report.as_text(table, decision)}\n  the whole report: {reports}/gate.html")
+        raise SnapshotRejected(f"{report.as_text(table, decision)}\n  the whole report: {reports}/gate.html", known_verdict)
     storage.copy_folder(reports, verdict.uri)
-    facts.record(
-        verdict,
-        {
-            "accepted": True,
-            "bootstrap": first,
-            "table": table,
-            "rules": len(findings),
-            "verdict": report.verdict_line(table, decision),
-            "findings": json.dumps({finding.rule: f"{finding.value} (allowed: {finding.limit})" for finding in findings}),
-            "override": json.dumps(decision.record(), ensure_ascii=False) if person else "",
-        },
-    )
+    facts.record(verdict, known_verdict)
     acceptance.record(
         accepted, table, identity["date"], identity["checksum"], run_id, statistics.uri, override=decision.record()
     )

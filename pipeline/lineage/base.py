@@ -3,7 +3,17 @@
 import abc
 import dataclasses
 import datetime
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
+
+DONE = ("COMPLETE", "CACHED")
+"""States of a step whose outputs count."""
+
+CUT_OFF = ("FAILED", "CANCELED")
+"""States of a step that ended without outputs."""
+
+SHOWN = 3
+"""How many near names an error offers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +68,7 @@ class Run:
     def output(self, type_name: str, key: str | None = None) -> Artifact | None:
         """The first artifact of a type that a step of this run put out (under `key`), or None."""
         for execution in self.executions:
-            if execution.state not in ("COMPLETE", "CACHED"):
+            if execution.state not in DONE:
                 continue
             for name, artifacts in execution.outputs.items():
                 for artifact in artifacts:
@@ -70,22 +80,96 @@ class Run:
         """The step of that name, or None when the run did not reach it."""
         return next((execution for execution in self.executions if execution.step == name), None)
 
+    def cut_off(self) -> Execution | None:
+        """The first step that failed or was interrupted, or None."""
+        return next((execution for execution in self.executions if execution.state in CUT_OFF), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One release, as the run that made it recorded it.
+
+    Attributes:
+        number: Its number in the serving ledger.
+        at: When traffic moved, ISO 8601, UTC.
+        endpoint: Where.
+        run_id: Run that produced and released the model.
+        version: Version that serves from then on.
+        share: Share of the traffic, 0 to 1.
+        path: Folder of its SavedModel.
+        line_sha256: Digest of the ledger's line; None for a release of a time when it was not recorded.
+    """
+
+    number: int
+    at: str
+    endpoint: str
+    run_id: str
+    version: str
+    share: float
+    path: str
+    line_sha256: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """A run that made or used an artifact.
+
+    Attributes:
+        run_id: The run.
+        value: The fact of the artifact that was asked for.
+        state: `COMPLETE`, `RUNNING`, or such as `FAILED at SnapshotGate`.
+        trained: Whether it trained a model.
+    """
+
+    run_id: str
+    value: str
+    state: str
+    trained: bool
+
 
 class LineageStore(abc.ABC):
-    """Reads what runs recorded."""
+    """Reads what runs recorded; writes nothing."""
 
     @abc.abstractmethod
     def run(self, run_id: str) -> Run:
         """Reads one run.
 
         Raises:
-            PipelineError: There is no run of that id.
+            PipelineError: There is no run of that id; the text offers the closest.
         """
 
     @abc.abstractmethod
-    def releases(self) -> list[Artifact]:
-        """The release artifacts of all runs that moved traffic, in the order of the ledger."""
+    def releases(self) -> list[Release]:
+        """The releases of all runs that moved traffic, in the order of the ledger."""
 
     @abc.abstractmethod
     def run_ids(self) -> list[str]:
         """Ids of all runs, oldest first."""
+
+    @abc.abstractmethod
+    def values(self, type_name: str, fact: str) -> list[str]:
+        """The different values that a fact has in the artifacts of a type, sorted."""
+
+    @abc.abstractmethod
+    def uses(self, type_name: str, fact: str, values: Iterable[str]) -> list[Use]:
+        """The runs that made or used an artifact of a type whose fact has one of `values`, oldest first."""
+
+    @abc.abstractmethod
+    def facts(self, type_name: str, names: Iterable[str], run_ids: Iterable[str]) -> dict[str, dict[str, str | int | float]]:
+        """Some facts of the artifact of a type that each run put out.
+
+        Args:
+            type_name: The type.
+            names: Names of the facts.
+            run_ids: The runs.
+
+        Returns:
+            Run id -> facts; a run that put out none is missing.
+        """
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three of `known` that somebody may have meant by `name`: those that begin so, else those that look alike."""
+    known = list(known)
+    begin = [other for other in known if name and other.startswith(name)]
+    return begin[-SHOWN:] or difflib.get_close_matches(name, known, n=SHOWN)

@@ -1,123 +1,277 @@
-"""The lineage store on ML Metadata: SQLite here, MySQL where a team shares one."""
+"""The lineage store on ML Metadata in SQLite, read by SQL.
+
+ML Metadata's own client reads every property of every artifact of a type, which takes longer with each week; its tables
+have the indexes that a question needs. It is read and never written here: the file is opened read-only.
+
+Tables and numbers are those of ml_metadata's schema version 10 (ml_metadata/util/metadata_source_query_config.cc and
+ml_metadata/proto/metadata_store.proto), which ML Metadata 1.16 and 1.21 both write.
+"""
 
 import collections
+import contextlib
 import datetime
+import json
+import os
 import pathlib
-
-import ml_metadata
-from ml_metadata.proto import metadata_store_pb2 as pb
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.base import Artifact, Execution, LineageStore, Run
+from pipeline.lineage.base import Artifact, Execution, LineageStore, Release, Run, Use, closest
 
-_INPUTS = {pb.Event.INPUT, pb.Event.DECLARED_INPUT, pb.Event.INTERNAL_INPUT}
-_OUTPUTS = {pb.Event.OUTPUT, pb.Event.DECLARED_OUTPUT, pb.Event.INTERNAL_OUTPUT}
+SCHEMA = 10
+"""Version of ML Metadata's tables that this module reads."""
 
 RELEASE_TYPE = "pipeline.ServingRelease"
 
+STATES = {0: "UNKNOWN", 1: "NEW", 2: "RUNNING", 3: "COMPLETE", 4: "FAILED", 5: "CACHED", 6: "CANCELED"}
+"""Execution.State."""
+
+LIVE = 2
+"""Artifact.State.LIVE."""
+
+# Event.Type; 7 is an output that is announced and not there yet.
+INPUTS, OUTPUTS = {2, 3, 5}, {1, 4, 6}
+
+_WAIT_SECONDS = 5.0
+
+_ARTIFACT, _CONTEXT = 1, 2
+
+# How a list of values travels as one parameter.
+_LISTED = "(SELECT value FROM json_each(?))"
+
+_RELEASE_FACTS = (
+    "ledger_number", "released", "released_at", "endpoint", "run_id", "to_version", "share", "path", "ledger_line_sha256",
+)  # fmt: skip
+
 
 class MLMDLineage(LineageStore):
-    """Reads ML Metadata by ids and contexts only: filter queries are gone from its newer versions.
+    """Reads ML Metadata's SQLite file.
 
     Args:
-        path: SQLite file.
+        path: The file.
 
     Raises:
-        PipelineError: There is no such file, or it holds something else.
+        PipelineError: There is no such file, it holds something else, or a run writes to it for too long.
     """
 
     def __init__(self, path: str):
+        self._path = path
         if not pathlib.Path(path).is_file():
             raise PipelineError(f"there is no lineage store {path}: run the pipeline first, or name its folder by --store")
-        config = pb.ConnectionConfig()
-        config.sqlite.filename_uri = path
-        config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE
-        try:
-            self._store = ml_metadata.MetadataStore(config)
-        except (RuntimeError, ml_metadata.errors.StatusError) as error:
-            raise PipelineError(f"{path} is no lineage store ({error}): restore the file from its backup") from error
+        with self._opened() as connection:
+            found = connection.execute("SELECT schema_version FROM MLMDEnv").fetchone()
+        if found != (SCHEMA,):
+            raise PipelineError(
+                f"the lineage store {path} has schema version {found[0] if found else 'none'} of ML Metadata, and this code "
+                f"reads {SCHEMA}: use the code that wrote it, or migrate a copy with ML Metadata"
+            )
 
     def run(self, run_id):
-        context = self._store.get_context_by_type_and_name("pipeline_run", run_id)
-        if context is None:
-            known = self.run_ids()
-            hint = f"; the newest is {known[-1]}" if known else "; the store is empty"
-            raise PipelineError(f"there is no run {run_id!r} in the lineage store{hint}")
-        executions = self._store.get_executions_by_context(context.id)
-        events = self._store.get_events_by_execution_ids([execution.id for execution in executions]) if executions else []
-        ids = sorted({event.artifact_id for event in events})
-        artifacts = {artifact.id: _artifact(artifact) for artifact in (self._store.get_artifacts_by_id(ids) if ids else [])}
-        puts = {kind: collections.defaultdict(lambda: collections.defaultdict(list)) for kind in ("in", "out")}
-        for event in events:
-            kind = "in" if event.type in _INPUTS else "out" if event.type in _OUTPUTS else None
-            if kind:
-                key = event.path.steps[0].key if event.path.steps else ""
-                puts[kind][event.execution_id][key].append(artifacts[event.artifact_id])
-        return Run(
-            run_id,
-            tuple(
-                _execution(execution, puts["in"][execution.id], puts["out"][execution.id])
-                for execution in sorted(executions, key=lambda execution: execution.id)
-            ),
-        )
+        with self._opened() as connection:
+            context = connection.execute(
+                "SELECT c.id FROM Context c JOIN Type t ON t.id = c.type_id "
+                "WHERE t.name = 'pipeline_run' AND t.type_kind = ? AND c.name = ?",
+                (_CONTEXT, run_id),
+            ).fetchone()
+            if context is not None:
+                return Run(run_id, _executions(connection, context[0]))
+        known = self.run_ids()
+        near = closest(run_id, known)
+        hint = f"the closest: {', '.join(near)}" if near else f"the newest is {known[-1]}" if known else "the store is empty"
+        raise PipelineError(f"there is no run {run_id!r} in the lineage store {self._path}; {hint}")
 
     def releases(self):
-        found = []
-        # A type that no run has used yet is unknown to the store, which answers with an empty list.
-        for artifact in self._store.get_artifacts_by_type(RELEASE_TYPE):
-            if artifact.state == pb.Artifact.LIVE:
-                record = _artifact(artifact)
-                if record.facts.get("released"):
-                    found.append(record)
-        return sorted(found, key=lambda record: int(record.facts["ledger_number"]))
+        with self._opened() as connection:
+            rows = connection.execute(
+                "SELECT p.artifact_id, p.name, p.string_value, p.int_value, p.double_value FROM Type t "
+                "JOIN Artifact a ON a.type_id = t.id JOIN ArtifactProperty p ON p.artifact_id = a.id "
+                f"WHERE t.name = ? AND t.type_kind = ? AND a.state = ? AND p.name IN {_LISTED}",
+                (RELEASE_TYPE, _ARTIFACT, LIVE, json.dumps(_RELEASE_FACTS)),
+            ).fetchall()
+        found = [
+            Release(
+                number=int(facts["ledger_number"]),
+                at=facts["released_at"],
+                endpoint=facts["endpoint"],
+                run_id=facts["run_id"],
+                version=facts["to_version"],
+                share=float(facts["share"]),
+                path=facts["path"],
+                line_sha256=facts.get("ledger_line_sha256"),
+            )
+            for facts in _by_owner(rows).values()
+            if facts.get("released")
+        ]
+        return sorted(found, key=lambda release: release.number)
 
     def run_ids(self):
-        contexts = self._store.get_contexts_by_type("pipeline_run")
-        return [context.name for context in sorted(contexts, key=lambda context: context.id)]
+        with self._opened() as connection:
+            rows = connection.execute(
+                "SELECT c.name FROM Type t JOIN Context c ON c.type_id = t.id "
+                "WHERE t.name = 'pipeline_run' AND t.type_kind = ? ORDER BY c.id",
+                (_CONTEXT,),
+            ).fetchall()
+        return [name for (name,) in rows]
 
-    def cancel(self, run_id: str) -> int:
-        """Marks the steps of a run that were interrupted; returns how many there were.
+    def values(self, type_name, fact):
+        with self._opened() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT p.string_value FROM Type t JOIN Artifact a ON a.type_id = t.id "
+                "JOIN ArtifactProperty p ON p.artifact_id = a.id AND p.name = ? AND p.is_custom_property = 1 "
+                "WHERE t.name = ? AND t.type_kind = ? AND p.string_value IS NOT NULL ORDER BY p.string_value",
+                (fact, type_name, _ARTIFACT),
+            ).fetchall()
+        return [value for (value,) in rows]
 
-        Only for whoever holds the store's lock: nobody else can know that a step is not running.
-        """
-        context = self._store.get_context_by_type_and_name("pipeline_run", run_id)
-        running = [
-            execution
-            for execution in (self._store.get_executions_by_context(context.id) if context else [])
-            if execution.last_known_state == pb.Execution.RUNNING
+    def uses(self, type_name, fact, values):
+        wanted = sorted(set(values))
+        with self._opened() as connection:
+            # From the indexed property to the runs: it does not matter how many other artifacts there are.
+            found = connection.execute(
+                "SELECT DISTINCT c.id, c.name, p.string_value FROM ArtifactProperty p "
+                "JOIN Artifact a ON a.id = p.artifact_id JOIN Type t ON t.id = a.type_id "
+                "JOIN Event v ON v.artifact_id = a.id JOIN Association s ON s.execution_id = v.execution_id "
+                "JOIN Context c ON c.id = s.context_id JOIN Type k ON k.id = c.type_id "
+                f"WHERE p.name = ? AND p.is_custom_property = 1 AND p.string_value IN {_LISTED} "
+                "AND t.name = ? AND k.name = 'pipeline_run' ORDER BY c.id, p.string_value",
+                (fact, json.dumps(wanted), type_name),
+            ).fetchall()
+            states = connection.execute(
+                "SELECT s.context_id, e.last_known_state, t.name FROM Association s "
+                "JOIN Execution e ON e.id = s.execution_id JOIN Type t ON t.id = e.type_id "
+                f"WHERE s.context_id IN {_LISTED} "
+                "AND (e.last_known_state NOT IN (3, 5) OR t.name LIKE '%Trainer' OR t.name LIKE '%.ServingLedger') ORDER BY e.id",
+                (json.dumps([context for context, _, _ in found]),),
+            ).fetchall()
+        steps = collections.defaultdict(list)
+        for context, state, name in states:
+            steps[context].append((STATES.get(state, "UNKNOWN"), _step(name)))
+        return [
+            Use(run_id, value, state_of(steps[context]), any(step == ("COMPLETE", "Trainer") for step in steps[context]))
+            for context, run_id, value in found
         ]
-        for execution in running:
-            execution.last_known_state = pb.Execution.CANCELED
-        if running:
-            self._store.put_executions(running)
-        return len(running)
+
+    def facts(self, type_name, names, run_ids):
+        with self._opened() as connection:
+            rows = connection.execute(
+                "SELECT c.name, p.name, p.string_value, p.int_value, p.double_value FROM Type k "
+                "JOIN Context c ON c.type_id = k.id JOIN Association s ON s.context_id = c.id "
+                "JOIN Event v ON v.execution_id = s.execution_id JOIN Artifact a ON a.id = v.artifact_id "
+                "JOIN Type t ON t.id = a.type_id JOIN ArtifactProperty p ON p.artifact_id = a.id "
+                f"WHERE k.name = 'pipeline_run' AND k.type_kind = ? AND c.name IN {_LISTED} AND v.type IN {_LISTED} "
+                f"AND a.state = ? AND t.name = ? AND p.name IN {_LISTED}",
+                (_CONTEXT, json.dumps(sorted(set(run_ids))), json.dumps(sorted(OUTPUTS)), LIVE, type_name, json.dumps(sorted(set(names)))),
+            ).fetchall()
+        return _by_owner(rows)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one question; what SQLite refuses becomes a sentence."""
+        try:
+            uri = f"{pathlib.Path(os.path.abspath(self._path)).as_uri()}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_WAIT_SECONDS)) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: sqlite3.Error) -> PipelineError:
+        if "locked" in str(error) or "busy" in str(error):
+            return PipelineError(
+                f"the lineage store {self._path} is in use: a run has been writing to it for {_WAIT_SECONDS:.0f} s. Ask again later"
+            )
+        if os.path.exists(f"{self._path}-journal"):
+            return PipelineError(
+                f"the lineage store {self._path} was left in the middle of a write ({error}): the next run mends it, or ask "
+                "again as somebody who may write beside it"
+            )
+        if isinstance(error, sqlite3.OperationalError) and "unable to open" in str(error):
+            return PipelineError(f"the lineage store {self._path} cannot be opened ({error}): may you read it?")
+        return PipelineError(f"{self._path} is no lineage store ({error}): restore the file from its backup")
 
 
-def _artifact(artifact) -> Artifact:
-    return Artifact(artifact.id, artifact.type, artifact.uri, _facts(artifact))
+def state_of(steps: Sequence[tuple[str, str]]) -> str:
+    """How far a run came.
+
+    Args:
+        steps: State and name of its steps in order; those that ended well may be left out, but for ServingLedger.
+
+    Returns:
+        `COMPLETE`, `RUNNING`, or such as `FAILED at SnapshotGate`.
+    """
+    for state, step in steps:
+        if state in ("FAILED", "CANCELED"):
+            return f"{state} at {step}"
+    return "COMPLETE" if any(step == "ServingLedger" and state in ("COMPLETE", "CACHED") for state, step in steps) else "RUNNING"
 
 
-def _execution(execution, inputs, outputs) -> Execution:
-    return Execution(
-        id=execution.id,
-        step=execution.type.rsplit(".", 1)[-1],
-        state=pb.Execution.State.Name(execution.last_known_state),
-        started=_instant(execution.create_time_since_epoch),
-        updated=_instant(execution.last_update_time_since_epoch),
-        parameters=_facts(execution),
-        inputs={key: tuple(artifacts) for key, artifacts in inputs.items()},
-        outputs={key: tuple(artifacts) for key, artifacts in outputs.items()},
+def _executions(connection, context: int) -> tuple[Execution, ...]:
+    executions = connection.execute(
+        "SELECT e.id, t.name, e.last_known_state, e.create_time_since_epoch, e.last_update_time_since_epoch "
+        "FROM Association s JOIN Execution e ON e.id = s.execution_id JOIN Type t ON t.id = e.type_id "
+        "WHERE s.context_id = ? ORDER BY e.id",
+        (context,),
+    ).fetchall()
+    ids = json.dumps([execution for execution, *_ in executions])
+    parameters = _properties(connection, "Execution", ids)
+    events = connection.execute(
+        "SELECT v.execution_id, v.artifact_id, v.type, "
+        "(SELECT p.step_key FROM EventPath p WHERE p.event_id = v.id AND p.is_index_step = 0 ORDER BY p.rowid LIMIT 1) "
+        f"FROM Event v WHERE v.execution_id IN {_LISTED} ORDER BY v.id",
+        (ids,),
+    ).fetchall()
+    artifacts = _artifacts(connection, {artifact for _, artifact, _, _ in events})
+    puts: dict = collections.defaultdict(lambda: collections.defaultdict(list))
+    for execution, artifact, kind, key in events:
+        if kind in INPUTS or kind in OUTPUTS:
+            puts[execution, kind in INPUTS][key or ""].append(artifacts[artifact])
+    return tuple(
+        Execution(
+            id=execution,
+            step=_step(name),
+            state=STATES.get(state, "UNKNOWN"),
+            started=_instant(created),
+            updated=_instant(updated),
+            parameters=parameters.get(execution, {}),
+            inputs={key: tuple(found) for key, found in puts[execution, True].items()},
+            outputs={key: tuple(found) for key, found in puts[execution, False].items()},
+        )
+        for execution, name, state, created, updated in executions
     )
 
 
-def _facts(node) -> dict:
-    facts = {}
-    for properties in (node.properties, node.custom_properties):
-        for name, value in properties.items():
-            kind = value.WhichOneof("value")
-            if kind in ("string_value", "int_value", "double_value"):
-                facts[name] = getattr(value, kind)
-    return facts
+def _artifacts(connection, ids: Iterable[int]) -> dict[int, Artifact]:
+    listed = json.dumps(sorted(ids))
+    facts = _properties(connection, "Artifact", listed)
+    rows = connection.execute(
+        f"SELECT a.id, t.name, a.uri FROM Artifact a JOIN Type t ON t.id = a.type_id WHERE a.id IN {_LISTED}", (listed,)
+    )
+    return {number: Artifact(number, name, uri or "", facts.get(number, {})) for number, name, uri in rows.fetchall()}
+
+
+def _properties(connection, kind: str, ids: str) -> dict[int, dict]:
+    owner = f"{kind.lower()}_id"
+    return _by_owner(
+        connection.execute(
+            f"SELECT {owner}, name, string_value, int_value, double_value FROM {kind}Property "
+            # Declared ones first: a custom property of the same name counts.
+            f"WHERE {owner} IN {_LISTED} ORDER BY is_custom_property",
+            (ids,),
+        ).fetchall()
+    )
+
+
+def _by_owner(rows: Iterable[tuple]) -> dict:
+    found: dict = collections.defaultdict(dict)
+    for owner, name, *values in rows:
+        value = next((value for value in values if value is not None), None)
+        if value is not None:
+            found[owner][name] = value
+    return dict(found)
+
+
+def _step(type_name: str) -> str:
+    return type_name.rsplit(".", 1)[-1]
 
 
 def _instant(milliseconds: int) -> datetime.datetime:

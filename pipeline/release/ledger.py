@@ -54,6 +54,15 @@ class Entry:
     weights_sha256: str
     previous: str
 
+    def line(self) -> bytes:
+        """The entry as its line of the ledger, without the line end."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, ensure_ascii=False).encode()
+
+    @property
+    def line_sha256(self) -> str:
+        """SHA-256 of its line: what the next entry carries, and the lineage."""
+        return hashlib.sha256(self.line()).hexdigest()
+
 
 def read(path: str | os.PathLike) -> list[Entry]:
     """Reads the ledger and checks its chain.
@@ -145,7 +154,7 @@ def append(
             raise Held(reason)
         lines = _lines(path, content)
         written[:] = [_entry_after(before, lines)]
-        return b"\n".join([*lines, _line(written[0])]) + b"\n"
+        return b"\n".join([*lines, written[0].line()]) + b"\n"
 
     def _entry_after(before: Entry | None, lines: list[bytes]) -> Entry:
         return Entry(
@@ -165,7 +174,3 @@ def append(
 
     storage.update(path, change)
     return written[-1]
-
-
-def _line(entry: Entry) -> bytes:
-    return json.dumps(dataclasses.asdict(entry), sort_keys=True, ensure_ascii=False).encode()
