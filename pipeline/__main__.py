@@ -1,13 +1,13 @@
 """The commands beside the runners: `python -m pipeline shard | plan | predict | replay | audit`."""
 
 import argparse
-import json
 import os
 import pathlib
 import sys
 
 from pipeline import window
 from pipeline.errors import PipelineError, user_error
+from pipeline.lineage import commands as commands_of_audit
 from pipeline.places import DEFAULT_STORE, Places
 from pipeline.shards import commands as commands_of_shards
 
@@ -36,11 +36,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "(default: replays/RUN_ID in the store)",
     )  # fmt: skip
 
-    audit = commands.add_parser("audit", help="what produced the model that served?")
-    questions = audit.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    serving = questions.add_parser("serving", parents=[store], help="which runs served on a day, and what went into them")
-    serving.add_argument("--on", required=True, metavar="YYYY-MM-DD", help="the day, UTC")
-    serving.add_argument("--json", action="store_true", help="everything that is known, for machines")
+    audit = commands.add_parser("audit", help="what produced the model that served, and is all of it still there?")
+    commands_of_audit.add_arguments(audit)
     return parser.parse_args(arguments)
 
 
@@ -101,26 +98,12 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options)
 
 
-def _audit_serving(options: argparse.Namespace) -> int:
-    from pipeline.lineage import audit
-    from pipeline.lineage.mlmd import MLMDLineage
-    from pipeline.warehouse.base import parse_date
-
-    day = parse_date(options.on)
-    answers = audit.serving_on(MLMDLineage(Places(store=options.store).metadata), day)
-    if options.json:
-        print(json.dumps([audit.as_json(serving, facts) for serving, facts in answers], indent=2, ensure_ascii=False))
-    else:
-        print(audit.as_text(day, answers))
-    return 0
-
-
 _COMMANDS = {
     "shard": commands_of_shards.shard,
     "plan": window.plan,
     "predict": _predict,
     "replay": _replay,
-    "audit": _audit_serving,
+    "audit": commands_of_audit.audit,
 }
 
 

@@ -1,0 +1,88 @@
+"""`python -m pipeline audit`: the questions of an auditor, each one command."""
+
+import argparse
+import json
+
+from pipeline.places import DEFAULT_STORE, Places
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describes the command lines."""
+    questions = parser.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--store", default=DEFAULT_STORE, metavar="DIR", help="where runs left their things (default: store)")
+    shared.add_argument("--json", action="store_true", help="everything that is known, for machines")
+
+    def question(name: str, answer, about: str) -> argparse.ArgumentParser:
+        added = questions.add_parser(name, parents=[shared], help=about, description=about)
+        added.set_defaults(answer=answer)
+        return added
+
+    serving = question("serving", _serving, "which runs served on a day, and what went into them")
+    serving.add_argument("--on", required=True, metavar="YYYY-MM-DD", help="the day")
+    serving.add_argument("--at", metavar="TIME", help="14:00 (that minute), 14:00:30 (that second), also with an offset: 14:00+01:00")
+    serving.add_argument("--zone", default="UTC", metavar="ZONE", help="time zone of day and time, such as Europe/Berlin (default: UTC)")
+    serving.add_argument("--endpoint", metavar="NAME", help="only what served there (default: every endpoint)")
+
+    run = question("run", _run, "one run, every step of it, and why it ended early if it did")
+    run.add_argument("run_id", metavar="RUN_ID", help="the run")
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Answers the command; returns the exit status."""
+    # The answers are imported when they are asked for: `python -m pipeline plan` needs none of them.
+    return options.answer(options, Places(store=options.store))
+
+
+def _serving(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import audit, facts, moment, text, timeline
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    span = moment.span(options.on, options.at, options.zone)
+    store = MLMDLineage(places.metadata)
+    known = timeline.read(store, places.ledger)
+    answers = audit.serving(store, known, span, options.endpoint)
+    if options.json:
+        _print_json(
+            {
+                "from": facts.instant(span.start),
+                "to": facts.instant(span.end),
+                "problems": list(known.problems),
+                "served": [
+                    {
+                        **(facts.to_dict(served.facts) if served.facts else {"run_id": served.interval.run_id}),
+                        "serving": audit.interval_as_json(served.interval),
+                    }
+                    for served in answers
+                ],
+            }
+        )
+    else:
+        print(text.of_serving(span, answers, known.problems))
+    return 0
+
+
+def _run(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import audit, facts, text, timeline
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    store = MLMDLineage(places.metadata)
+    run = store.run(options.run_id)
+    known = timeline.read(store, places.ledger)
+    found = facts.of_run(run)
+    if options.json:
+        _print_json(
+            {
+                **facts.to_dict(found),
+                "serving": [audit.interval_as_json(interval) for interval in known.of_run(run.run_id)],
+                "steps": audit.steps_as_json(run),
+                "problems": list(known.problems),
+            }
+        )
+    else:
+        print(text.of_run(run, found, known))
+    return 0
+
+
+def _print_json(answer) -> None:
+    print(json.dumps(answer, indent=2, ensure_ascii=False))

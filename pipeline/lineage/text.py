@@ -1,0 +1,164 @@
+"""The answers as a terminal shows them: one fact a line, nothing that a person wrote can forge one."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pipeline.lineage.audit import Served
+from pipeline.lineage.base import Artifact, Run
+from pipeline.lineage.facts import FAILURE, Evaluation, Gate, RunFacts
+from pipeline.lineage.moment import Span
+from pipeline.lineage.timeline import Interval, Timeline
+from pipeline.validation.text import printable
+
+_INDENT = " " * 14
+
+
+def of_serving(span: Span, answers: list[Served], problems: Iterable[str]) -> str:
+    """What served, and what produced each."""
+    blocks = [f"On {printable(span.name)} served {len(answers)} model(s):", *_problems(problems)]
+    for served in answers:
+        lines = [f"run {printable(served.interval.run_id)}", _line("served", _served(served.interval))]
+        if served.facts is None:
+            lines.append(_line("unknown", "the lineage has no such run"))
+        else:
+            lines += of_facts(served.facts)
+        blocks.append("\n".join(lines))
+    return "\n\n".join([*blocks, *_next(served.interval.run_id for served in answers)])
+
+
+def of_run(run: Run, facts: RunFacts, timeline: Timeline) -> str:
+    """One run: what went in, what came out, every step."""
+    lines = [f"run {printable(run.run_id)}", _line("state", facts.state)]
+    if facts.reason:
+        lines += [_line("reason" if position == 0 else "", line) for position, line in enumerate(facts.reason.splitlines())]
+    elif facts.state not in ("COMPLETE", "RUNNING"):
+        lines.append(_line("reason", "not recorded: the run is of a time when the pipeline did not, or its process was killed"))
+    lines.append(_line("time", f"{facts.started or 'no step began'} to {facts.ended or 'now'}"))
+    intervals = timeline.of_run(run.run_id)
+    lines += [_line("served" if position == 0 else "", _served(item)) for position, item in enumerate(intervals)]
+    if not intervals:
+        lines.append(_line("served", "never"))
+    lines += of_facts(facts)
+    blocks = ["\n".join(lines), *_problems(timeline.problems), "\n".join(["steps", *_steps(run)])]
+    return "\n\n".join([*blocks, *_next([run.run_id] if facts.training else [])])
+
+
+def of_facts(facts: RunFacts) -> list[str]:
+    """The facts of a run, one a line, and no line of what it did not reach."""
+    lines = []
+    if facts.snapshot:
+        lines += [
+            _line("labels", f"{facts.snapshot}: {facts.rows} rows as of {facts.as_of}"),
+            _line("", f"checksum {facts.checksum}"),
+            _line("", facts.snapshot_uri),
+        ]
+    if facts.labels_sha256:
+        lines.append(_line("", f"label records sha256 {facts.labels_sha256}"))
+    if facts.shards:
+        shards = facts.shards
+        lines.append(_line("images", f"generation {shards.number}, {shards.images} photographs, digest {shards.digest}"))
+    if facts.tree is not None:
+        changes = f", uncommitted changes sha256 {facts.changes_sha256}" if facts.changes_sha256 else ""
+        lines += [
+            _line("code", f"commit {facts.commit or 'unknown'}, tree {facts.tree}{changes}"),
+            _line("packages", f"{facts.lock or 'unknown'} sha256 {facts.lock_sha256 or 'unknown'}"),
+            _line("image", facts.image or "none: ran outside a container"),
+            _line("machine", f"{facts.platform}, Python {facts.python}, launched by {facts.launched_by or 'unknown'}"),
+        ]
+    if facts.training is not None:
+        lines += [
+            _line("training", _training(facts.training)),
+            _line("", json.dumps(facts.training.get("training"), sort_keys=True)),
+            _line("", f"backbone sha256 {facts.training.get('backbone_sha256') or 'none'}"),
+            _line("", json.dumps(facts.training.get("tensorflow"), sort_keys=True)),
+        ]
+    if facts.hyperparameters is not None:
+        values = json.dumps(facts.hyperparameters, sort_keys=True) if facts.hyperparameters else "no: the values of the settings"
+        lines.append(_line("tuned", values))
+        if facts.hyperparameters and facts.tuned_by:
+            lines.append(_line("", ", ".join(f"{name} {value}" for name, value in sorted(facts.tuned_by.items()))))
+    if facts.gate:
+        lines += _gate(facts.gate)
+    if facts.evaluation:
+        lines.append(_line("evaluation", _evaluation(facts.evaluation)))
+        lines += [_line("", f"missed: {failure}") for failure in facts.evaluation.failures]
+    if facts.release:
+        lines.append(_line("weights", f"sha256 {facts.release.weights_sha256}"))
+        if facts.release.export_sha256:
+            lines.append(_line("export", f"sha256 {facts.release.export_sha256}"))
+        if not facts.release.released:
+            lines.append(_line("held", facts.release.reason))
+    return lines
+
+
+def _line(name: str, words: str | None) -> str:
+    return f"  {name:<12}{printable(words or '')}".rstrip()
+
+
+def _served(interval: Interval) -> str:
+    until = f"until {interval.until:%Y-%m-%d %H:%M:%S}" if interval.until else "and still serves"
+    only = "" if interval.recorded == "lineage and ledger" else f" (only in the {interval.recorded})"
+    return (
+        f"{interval.share:.0%} of endpoint {interval.endpoint} as version {interval.version}, "
+        f"from {interval.since:%Y-%m-%d %H:%M:%S} UTC {until}{only}"
+    )
+
+
+def _gate(gate: Gate) -> list[str]:
+    lines = [_line("gate", gate.verdict)]
+    if not gate.accepted:
+        lines += [_line("", f"{rule}: {gate.rules[rule]}") for rule in gate.failed or ()]
+    if gate.override:
+        lines.append(_line("override", f"by {printable(gate.override['by'])}: {printable(gate.override['reason'])}"))
+        lines += [_line("", f"{rule}: {gate.rules[rule]}") for rule in gate.override["rules"]]
+        lines += [_line("", f"{rule}: did not fail") for rule in gate.override["unused"]]
+    return lines
+
+
+def _training(training: Mapping) -> str:
+    """Phases, epochs, seed and threads of a training record, as far as it has them."""
+    phases = ", ".join(f"{len(phase.get('epochs', ()))} epochs {phase.get('name', '')}".rstrip() for phase in training.get("phases", ()))
+    settings = training.get("training") or {}
+    told = [phases, *(f"{name.replace('_', ' ')} {training[name]}" for name in ("best_epoch", "workers") if name in training)]
+    told += [f"{name.replace('_', ' ')} {settings[name]}" for name in ("seed", "intra_op_threads", "inter_op_threads") if name in settings]
+    return ", ".join(word for word in told if word)
+
+
+def _evaluation(evaluation: Evaluation) -> str:
+    before = (
+        f"against {evaluation.baseline_accuracy:.3f} of the model that served before"
+        if evaluation.baseline_accuracy is not None
+        else "nothing served before"
+    )
+    verdict = "blessed" if evaluation.blessed else "not blessed"
+    return f"accuracy {evaluation.accuracy:.3f} on {evaluation.examples} examples, {before}: {verdict}"
+
+
+def _steps(run: Run) -> list[str]:
+    lines = []
+    for step in run.executions:
+        seconds = (step.updated - step.started).total_seconds()
+        lines.append(f"  {step.step:<24}{step.state:<10}{step.started:%Y-%m-%d %H:%M:%S} UTC {seconds:8.1f} s")
+        for word, puts in (("in ", step.inputs), ("out", step.outputs)):
+            lines += [f"    {word} {printable(key):<22}{_artifact(item)}" for key, items in puts.items() for item in items]
+        if FAILURE in step.parameters:
+            lines.append(f"    {str(step.parameters[FAILURE]).splitlines()[0]}")
+    return lines or ["  none began"]
+
+
+def _artifact(artifact: Artifact) -> str:
+    return printable(f"{artifact.id} {artifact.type} {artifact.uri}")
+
+
+def _problems(problems: Iterable[str]) -> list[str]:
+    lines = [f"warning: {printable(problem)}" for problem in problems]
+    return ["\n".join(lines)] if lines else []
+
+
+def _next(run_ids: Iterable[str]) -> list[str]:
+    """What may be asked next of models that were trained."""
+    lines = []
+    for run_id in dict.fromkeys(run_ids):
+        word = printable(run_id)
+        lines += [f"  .venv/bin/python -m pipeline audit run {word}", f"  .venv/bin/python -m pipeline replay {word}"]
+    return ["\n".join(["Try next:", *lines])] if lines else []
