@@ -22,25 +22,25 @@ class Origin:
     Attributes:
         commit: Git commit of the code; empty when the code is in no git repository.
         tree: `clean`, `changed` (with uncommitted changes) or `unknown`.
-        changes_sha256: Digest of the uncommitted changes: of `git diff HEAD --binary` and of every new file that git does not
-            ignore; empty when there is none, or git cannot tell.
         lock: Name of the locked requirements file that the environment was made from.
         lock_sha256: Its digest.
         image: Container image by digest; empty for a run outside a container.
         python: Version of Python.
         platform: Operating system and processor.
         launched_by: Account that started the run.
+        changes_sha256: Digest of the uncommitted changes: of `git diff HEAD --binary` and of every new file that git does not
+            ignore; empty when there is none, or git cannot tell.
     """
 
     commit: str
     tree: str
-    changes_sha256: str
     lock: str
     lock_sha256: str
     image: str
     python: str
     platform: str
     launched_by: str
+    changes_sha256: str = ""
 
 
 def discover() -> Origin:
@@ -50,13 +50,13 @@ def discover() -> Origin:
     return Origin(
         commit=commit,
         tree=tree,
-        changes_sha256=changes,
         lock=lock,
         lock_sha256=digest,
         image=os.environ.get("PIPELINE_IMAGE", ""),
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
         launched_by=_account(),
+        changes_sha256=changes,
     )
 
 

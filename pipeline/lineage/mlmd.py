@@ -182,8 +182,8 @@ class MLMDLineage(LineageStore):
             )
         if os.path.exists(f"{self._path}-journal"):
             return PipelineError(
-                f"the lineage store {self._path} was left in the middle of a write ({error}): the next run mends it, or ask "
-                "again as somebody who may write beside it"
+                f"the lineage store {self._path} was left in the middle of a write ({error}): a process was "
+                "killed there. The next run on this store mends it"
             )
         if isinstance(error, sqlite3.OperationalError) and "unable to open" in str(error):
             return PipelineError(f"the lineage store {self._path} cannot be opened ({error}): may you read it?")

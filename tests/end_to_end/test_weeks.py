@@ -90,7 +90,7 @@ def test_ctrl_c_in_training_leaves_what_was_pushed_and_marks_the_step(story, fac
     assert done.status == 130
     assert "interrupted" in done.err and "Traceback" not in done.err
     assert story.after_interrupt == story.after_first != ""
-    assert facts["interrupted"]["state"] == "CANCELED at Trainer"
+    assert facts["interrupted"]["state"] == "CANCELED at Trainer" and facts["interrupted"]["reason_kind"] == "interrupted"
     assert facts["interrupted"]["release"] is None
 
 
@@ -103,7 +103,8 @@ def test_the_bad_week_stops_at_the_gate_and_names_each_rule(story, facts):
     ]:  # fmt: skip
         assert words in done.err
     assert "Traceback" not in done.err
-    assert facts["bad"]["state"] == "FAILED at SnapshotGate"
+    assert facts["bad"]["state"] == "FAILED at SnapshotGate" and facts["bad"]["reason_kind"] == "SnapshotRejected"
+    assert "max_duplicates" in facts["bad"]["reason"] and "max_duplicates" in facts["bad"]["gate"]["failed"]
     reports = story.store / "reports" / facts["bad"]["run_id"]
     assert not json.loads((reports / "gate.json").read_text())["accepted"]
     assert "is rejected" in (reports / "gate.html").read_text()
@@ -181,7 +182,7 @@ def test_the_audit_names_what_produced_the_model_that_served(story, facts):
     day = served[0]["release"]["released_at"][:10]
     done = command("-m", "pipeline", "audit", "serving", "--on", day, "--json", "--store", str(story.store))
     assert done.status == 0, done.err
-    answers = {answer["run_id"]: answer for answer in json.loads(done.out)}
+    answers = {answer["run_id"]: answer for answer in json.loads(done.out)["served"]}
     for known in served:
         if known["release"]["released_at"][:10] != day:
             continue

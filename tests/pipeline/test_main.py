@@ -43,10 +43,14 @@ REFUSALS = {
     "no store": ([*AUDIT, "2026-03-05", "--store", "none"], ["no lineage store", "none/metadata.sqlite", "--store"]),
     "before the first release": (
         [*AUDIT, "2026-03-01", "--store", "full"],
-        ["nothing served on 2026-03-01", "2026-03-02 12:00 UTC"],
+        ["nothing served on 2026-03-01 (UTC)", "2026-03-02 12:00 UTC"],
     ),
     "nothing released": ([*AUDIT, "2026-03-05", "--json", "--store", "idle"], ["nothing was released yet"]),
-    "the future": ([*AUDIT, "2999-01-01", "--store", "full"], ["2999-01-01 lies in the future"]),
+    "the future": ([*AUDIT, "2999-01-01", "--store", "full"], ["2999-01-01 (UTC) lies in the future"]),
+    "a time that is none": ([*AUDIT, "2026-03-05", "--at", "noon", "--store", "full"], ["'noon'", "14:00"]),
+    "an endpoint that is none": ([*AUDIT, "2026-03-05", "--endpoint", "x", "--store", "full"], ["'x'", "default"]),
+    "a run that is none": (["audit", "run", "run", "--store", "full"], ["no run 'run'", "the closest: run-1"]),
+    "a run of no store": (["audit", "run", "run-1", "--store", "none"], ["no lineage store"]),
     "predict without a store": (
         ["predict", "a.jpg", "--store", "none"],
         ["nothing serves at endpoint 'default' of the store none", "run the pipeline first", "--store"],
@@ -70,6 +74,7 @@ USAGE = {
 def told(stores):
     """Every command line of this file that is not asked in a process of its own."""
     lines = {name: words for name, (words, _) in {**REFUSALS, **USAGE}.items()}
+    lines |= {"run": ["audit", "run", "run-1", "--store", "full"], "run in json": ["audit", "run", "run-1", "--json", "--store", "full"]}
     lines |= {"text": [*AUDIT, "2026-03-05", "--store", "full"], "json": [*AUDIT, "2026-03-05", "--json", "--store", "full"]}
     folders = {name: str(stores / name) for name in ("full", "idle", "moved", "none")}
     with_folders = [[folders.get(word, word) for word in words] for words in lines.values()]
@@ -82,13 +87,24 @@ def test_nothing_of_this_loads_tensorflow_or_tfx(told):
 
 def test_the_audit_answers_in_text(told):
     assert told["text"].status == 0 and told["text"].err == ""
-    assert told["text"].out.startswith("On 2026-03-05 (UTC) served 1 model(s):\n\nrun run-1\n")
+    assert told["text"].out.startswith("On 2026-03-05 (UTC) served 1 model(s):\n\n")
+    # This store has no ledger: that is told, and the lineage answers.
+    assert "\n\nwarning: release 1 (run run-1) is in the lineage and not in the ledger\n\nrun run-1\n" in told["text"].out
 
 
 def test_the_audit_answers_in_json(told):
     assert told["json"].status == 0 and told["json"].err == ""
-    (answer,) = json.loads(told["json"].out)
+    answers = json.loads(told["json"].out)
+    (answer,) = answers["served"]
     assert answer["run_id"] == "run-1" and answer["serving"]["until"] is None and answer["rows"] == 152
+    assert (answers["from"], answers["to"]) == ("2026-03-05T00:00:00+00:00", "2026-03-06T00:00:00+00:00")
+    assert len(answers["problems"]) == 1
+
+
+def test_a_run_is_told_in_text_and_json(told):
+    assert told["run"].status == 0 and told["run"].out.startswith("run run-1\n  state       COMPLETE\n")
+    answer = json.loads(told["run in json"].out)
+    assert answer["checksum"] == "5" * 64 and len(answer["steps"]) == 5 and answer["serving"][0]["version"] == "1"
 
 
 @pytest.mark.parametrize("name", REFUSALS)

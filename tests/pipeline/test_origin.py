@@ -43,7 +43,7 @@ def repository(project):
 
 def test_a_clean_repository(repository):
     found = origin.discover()
-    assert (found.commit, found.tree) == (git(repository, "rev-parse", "HEAD"), "clean")
+    assert (found.commit, found.tree, found.changes_sha256) == (git(repository, "rev-parse", "HEAD"), "clean", "")
 
 
 @pytest.mark.parametrize("name", ["code.py", "new.py"])
@@ -51,6 +51,24 @@ def test_a_changed_or_added_file_is_told(repository, name):
     (repository / name).write_text("two")
     found = origin.discover()
     assert (found.commit, found.tree) == (git(repository, "rev-parse", "HEAD"), "changed")
+
+
+def test_each_state_of_a_changed_tree_has_a_digest_of_its_own(repository):
+    def digest(name: str, text: str) -> str:
+        (repository / name).write_text(text)
+        return origin.discover().changes_sha256
+
+    found = [digest("code.py", "two"), digest("new.py", "x"), digest("new.py", "y"), digest("code.py", "one"), digest("b", "\0")]
+    assert len(set(found)) == 5 and all(len(name) == 64 for name in found)
+    (repository / "b").unlink()
+    assert origin.discover().changes_sha256 == found[3]
+    # Staged or not, it is the same change; nor does anybody's taste in diffs change it.
+    assert digest("code.py", "two") != found[3]
+    before = origin.discover().changes_sha256
+    git(repository, "add", "code.py")
+    assert origin.discover().changes_sha256 == before
+    git(repository, "config", "diff.external", "false")
+    assert origin.discover().changes_sha256 == before
 
 
 def test_ignored_files_change_nothing(repository):

@@ -18,7 +18,8 @@ from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManife
 from pipeline.components import facts, last_accepted, snapshot_gate
 from pipeline.components.distribution_validator import Executor, config_of
 from pipeline.errors import PipelineError, SnapshotRejected
-from pipeline.lineage import audit
+from pipeline.lineage import facts as audit_facts
+from pipeline.lineage import text as audit_text
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.origin import Origin
 from pipeline.pipeline import create_pipeline
@@ -347,14 +348,12 @@ def test_the_audit_tells_the_override_of_a_run(bad, tmp_path, person):
         ("ServingRelease", release_facts("run-1", 1, "2026-03-09 12:00")),
     ]:  # fmt: skip
         written.step(context, kind, outputs={"out": [written.artifact(f"pipeline.{kind}", content)]})
-    day = datetime.date(2026, 3, 9)
-    answers = audit.serving_on(MLMDLineage(places.metadata), day)
-    text = audit.as_text(day, answers)
+    found = audit_facts.of_run(MLMDLineage(places.metadata).run("run-1"))
+    lines = audit_text.of_facts(found)
     if person is None:
-        assert "override" not in answers[0][1]["gate"] and "override" not in text
+        assert found.gate.override is None and "override" not in "\n".join(lines)
         return
-    assert answers[0][1]["gate"]["override"]["rules"] == ["max_duplicates", "max_orphans"]
-    lines = text.splitlines()
+    assert found.gate.override["rules"] == ["max_duplicates", "max_orphans"]
     assert "  override    by Ana <ana@example.com>: the photographs come on Tuesday" in lines
     assert "              max_orphans: 1 (allowed: 0)" in lines
 

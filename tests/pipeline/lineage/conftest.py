@@ -8,7 +8,9 @@ import ml_metadata
 import pytest
 from ml_metadata.proto import metadata_store_pb2 as pb
 
+from pipeline import files
 from pipeline.places import Places
+from pipeline.release import ledger
 
 STATES = {name: pb.Execution.State.Value(name) for name in ("COMPLETE", "FAILED", "CANCELED", "RUNNING", "CACHED")}
 
@@ -114,6 +116,25 @@ class HandWritten:
         self.store.put_events(events)
         self.store.put_attributions_and_associations([], [pb.Association(context_id=context, execution_id=execution_id)])
         return execution_id
+
+    def write_ledger(self) -> None:
+        """Writes the ledger that the releases of the lineage tell of, with their digests into the lineage."""
+        lines, previous = [], "0" * 64
+        for artifact in sorted(
+            self.store.get_artifacts_by_type("pipeline.ServingRelease"),
+            key=lambda artifact: artifact.custom_properties["ledger_number"].int_value,
+        ):
+            facts = {name: getattr(value, value.WhichOneof("value")) for name, value in artifact.custom_properties.items()}
+            entry = ledger.Entry(
+                number=facts["ledger_number"], at=facts["released_at"], endpoint=facts["endpoint"], from_version="",
+                to_version=facts["to_version"], path=facts["path"], share=facts["share"], run_id=facts["run_id"],
+                snapshot="labels_20260302", snapshot_date="2026-03-02", weights_sha256=facts["weights_sha256"], previous=previous,
+            )  # fmt: skip
+            lines.append(entry.line())
+            previous = entry.line_sha256
+            artifact.custom_properties["ledger_line_sha256"].string_value = previous
+            self.store.put_artifacts([artifact])
+        files.write_atomically(self.places.ledger, b"\n".join(lines) + b"\n")
 
     def whole_run(self, run_id: str, release: dict | None) -> None:
         """Writes a run that ended well, with the artifacts that the audit reads."""

@@ -1,12 +1,19 @@
 """The lineage store, read back from what a launcher wrote."""
 
+import contextlib
 import datetime
+import pathlib
+import shutil
+import sqlite3
 
 import pytest
+from ml_metadata.proto import metadata_store_pb2 as pb
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.mlmd import MLMDLineage
-from tests.pipeline.lineage.conftest import release_facts
+from pipeline.lineage import mlmd, mlmd_writer
+from pipeline.lineage.base import Release, Use
+from pipeline.lineage.mlmd import INPUTS, LIVE, OUTPUTS, STATES, MLMDLineage
+from tests.pipeline.lineage.conftest import at, release_facts
 
 
 @pytest.fixture
@@ -60,11 +67,13 @@ def test_a_run_without_a_step(written, lineage):
     assert lineage.run("run-1").executions == ()
 
 
-@pytest.mark.parametrize(("runs", "hint"), [([], "the store is empty"), (["run-1", "run-2"], "the newest is run-2")])
+@pytest.mark.parametrize(("runs", "hint"), [
+    ([], "the store is empty"), (["one", "two"], "the newest is two"), (["run-1", "one", "run-2"], "the closest: run-2, run-1"),
+])  # fmt: skip
 def test_an_unknown_run_is_named_with_a_hint(written, lineage, runs, hint):
     for run_id in runs:
         written.run(run_id)
-    with pytest.raises(PipelineError, match=f"no run 'run-9' in the lineage store; {hint}"):
+    with pytest.raises(PipelineError, match=f"no run 'run-9' in the lineage store .*metadata.sqlite; {hint}"):
         lineage.run("run-9")
 
 
@@ -102,7 +111,9 @@ def test_a_store_without_a_release(written, lineage):
 def test_releases_come_in_the_order_of_the_ledger(written, lineage):
     for number in (2, 10, 1):
         written.artifact("pipeline.ServingRelease", release_facts(f"run-{number}", number, "2026-03-02 12:00"))
-    assert [release.facts["run_id"] for release in lineage.releases()] == ["run-1", "run-2", "run-10"]
+    found = lineage.releases()
+    assert [release.run_id for release in found] == ["run-1", "run-2", "run-10"]
+    assert found[0] == Release(1, at("2026-03-02 12:00"), "default", "run-1", "1", 1.0, "/versions/1", None)
 
 
 def test_what_moved_no_traffic_is_no_release(written, lineage):
@@ -111,23 +122,84 @@ def test_what_moved_no_traffic_is_no_release(written, lineage):
     abandoned = release_facts("run-2", 1, "2026-03-02 12:00")
     written.artifact("pipeline.ServingRelease", abandoned, state="ABANDONED")
     written.artifact("pipeline.ServingRelease", release_facts("run-3", 2, "2026-03-09 12:00"))
-    assert [release.facts["run_id"] for release in lineage.releases()] == ["run-3"]
+    assert [release.run_id for release in lineage.releases()] == ["run-3"]
 
 
-def test_cancel_marks_the_running_steps_of_one_run(written, lineage):
-    for run_id in ("run-1", "run-2"):
-        context = written.run(run_id)
-        written.step(context, "SnapshotGen")
-        written.step(context, "Other", "FAILED")
-        written.step(context, "Trainer", "RUNNING", parameters={"epochs": 3})
-    assert lineage.cancel("run-1") == 1
-    states = {run_id: [execution.state for execution in lineage.run(run_id).executions] for run_id in ("run-1", "run-2")}
-    assert states == {"run-1": ["COMPLETE", "FAILED", "CANCELED"], "run-2": ["COMPLETE", "FAILED", "RUNNING"]}
-    assert lineage.run("run-1").step("Trainer").parameters == {"epochs": 3}
-    assert lineage.cancel("run-1") == 0
+def test_values_uses_and_facts_of_a_type(written, lineage):
+    snapshot = {name: written.artifact("pipeline.LabelSnapshot", {"table": f"labels_{name}"}) for name in ("1", "2")}
+    other = written.artifact("ExampleStatistics", {"table": "labels_1"})
+    trained, rejected, going = (written.run(f"run-{number}") for number in (1, 2, 3))
+    written.step(trained, "SnapshotGen", outputs={"snapshot": [snapshot["1"]]})
+    written.step(trained, "Trainer", inputs={"examples": [snapshot["1"]]})
+    written.step(trained, "ServingLedger")
+    written.step(rejected, "SnapshotGen", outputs={"snapshot": [snapshot["2"]]})
+    written.step(rejected, "SnapshotGate", "FAILED", inputs={"snapshot": [snapshot["2"]]})
+    written.step(going, "LastAccepted", outputs={"statistics": [other]}, inputs={"snapshot": [snapshot["1"]]})
+    assert lineage.values("pipeline.LabelSnapshot", "table") == ["labels_1", "labels_2"]
+    assert lineage.values("pipeline.LabelSnapshot", "none") == lineage.values("pipeline.None", "table") == []
+    assert lineage.uses("pipeline.LabelSnapshot", "table", ["labels_1", "labels_2", "labels_3"]) == [
+        Use("run-1", "labels_1", "COMPLETE", True),
+        Use("run-2", "labels_2", "FAILED at SnapshotGate", False),
+        Use("run-3", "labels_1", "RUNNING", False),
+    ]
+    assert lineage.uses("ExampleStatistics", "table", ["labels_1"]) == [Use("run-3", "labels_1", "RUNNING", False)]
+    assert lineage.uses("pipeline.LabelSnapshot", "table", []) == []
+    wanted = ["run-1", "run-2", "run-3", "run-4"]
+    assert lineage.facts("pipeline.LabelSnapshot", ["table"], wanted) == {"run-1": {"table": "labels_1"}, "run-2": {"table": "labels_2"}}
 
 
-@pytest.mark.parametrize("run_id", ["run-1", "unknown"])
-def test_cancel_of_a_run_that_recorded_nothing(written, lineage, run_id):
-    written.run("run-1")
-    assert lineage.cancel(run_id) == 0
+def test_the_numbers_are_those_of_ml_metadata():
+    assert {number: pb.Execution.State.Name(number) for number in STATES} == STATES
+    assert pb.Artifact.LIVE == LIVE
+    assert {pb.Event.INPUT, pb.Event.DECLARED_INPUT, pb.Event.INTERNAL_INPUT} == INPUTS
+    assert {pb.Event.OUTPUT, pb.Event.DECLARED_OUTPUT, pb.Event.INTERNAL_OUTPUT} == OUTPUTS
+
+
+def test_reading_changes_no_byte_and_needs_no_right_to_write(three_releases):
+    path = pathlib.Path(three_releases.places.metadata)
+    before = path.read_bytes()
+    lineage = MLMDLineage(str(path))
+    lineage.run("run-1"), lineage.releases(), lineage.run_ids(), lineage.uses("pipeline.LabelSnapshot", "table", ["x"])
+    assert path.read_bytes() == before and [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_store_that_a_run_holds_is_told_to_be_in_use(three_releases, monkeypatch):
+    monkeypatch.setattr(mlmd, "_WAIT_SECONDS", 0.01)
+    with contextlib.closing(sqlite3.connect(three_releases.places.metadata)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(PipelineError, match="lineage store .*metadata.sqlite is in use: a run has been writing"):
+            MLMDLineage(three_releases.places.metadata)
+    assert MLMDLineage(three_releases.places.metadata).run_ids() == ["run-1", "run-2", "run-3"]
+
+
+def test_a_store_of_another_schema_version_is_named_with_both(three_releases):
+    with contextlib.closing(sqlite3.connect(three_releases.places.metadata)) as writer, writer:
+        writer.execute("UPDATE MLMDEnv SET schema_version = 9")
+    with pytest.raises(PipelineError, match="has schema version 9 of ML Metadata, and this code reads 10"):
+        MLMDLineage(three_releases.places.metadata)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.99])
+def test_a_store_that_was_cut_short_is_told_and_never_half_answered(three_releases, share):
+    path = pathlib.Path(three_releases.places.metadata)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(PipelineError, match="is no lineage store .*restore the file from its backup"):
+        lineage = MLMDLineage(str(path))
+        lineage.releases(), [lineage.run(run_id) for run_id in lineage.run_ids()]
+
+
+def test_a_store_that_a_killed_process_left_within_a_write_is_told(three_releases, tmp_path):
+    """The journal and the half-written pages, copied while a transaction is on its way, are what a kill leaves."""
+    path, copy = pathlib.Path(three_releases.places.metadata), tmp_path / "copy.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA cache_size = 1")
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE ArtifactProperty SET string_value = string_value || hex(randomblob(9000))")
+        for suffix in ("", "-journal"):
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+        writer.execute("ROLLBACK")
+    with pytest.raises(PipelineError, match="left in the middle of a write .*next run on this store mends it"):
+        MLMDLineage(str(copy))
+    # As that run does, which may write.
+    mlmd_writer.end(str(copy), "run-1", None)
+    assert MLMDLineage(str(copy)).run("run-1") == MLMDLineage(str(path)).run("run-1")
