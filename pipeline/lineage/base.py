@@ -168,6 +168,13 @@ class LineageStore(abc.ABC):
         """
 
 
+def same(recorded, value) -> bool:
+    """Whether a fact of the lineage is `value`: ML Metadata keeps six digits behind the point of a number in SQLite."""
+    if isinstance(value, float) and isinstance(recorded, (int, float)):
+        return abs(recorded - value) <= 1e-6
+    return recorded == value
+
+
 def closest(name: str, known: Iterable[str]) -> list[str]:
     """At most three of `known` that somebody may have meant by `name`: those that begin so, else those that look alike."""
     known = list(known)

@@ -1,8 +1,11 @@
 """`python -m pipeline audit`: the questions of an auditor, each one command."""
 
 import argparse
+import dataclasses
 import json
+import os
 
+from pipeline.errors import PipelineError
 from pipeline.places import DEFAULT_STORE, Places
 
 
@@ -26,6 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     run = question("run", _run, "one run, every step of it, and why it ended early if it did")
     run.add_argument("run_id", metavar="RUN_ID", help="the run")
+
+    verify = question("verify", _verify, "is all that a run recorded still there, and as it was?")
+    verify.add_argument("target", metavar="RUN_ID|MODEL_DIR", help="a run, or the folder of a SavedModel, for the run that made it")
+    verify.add_argument("--skip", default="", metavar="PART[,PART...]", help="leave out: records, snapshot, shards, labels, gate, training, export, ledger")
 
 
 def audit(options: argparse.Namespace) -> int:
@@ -82,6 +89,32 @@ def _run(options: argparse.Namespace, places: Places) -> int:
     else:
         print(text.of_run(run, found, known))
     return 0
+
+
+def _verify(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import facts, text, timeline, verify
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    skip = tuple(part.strip() for part in options.skip.split(",") if part.strip())
+    unknown = [part for part in skip if part not in verify.PARTS]
+    if unknown:
+        raise PipelineError(f"--skip names {', '.join(map(repr, unknown))}: the parts are {', '.join(verify.PARTS)}")
+    store = MLMDLineage(places.metadata)
+    model = None
+    if "/" in options.target or os.path.isdir(options.target):
+        run_id, model = verify.run_of_model(store, options.target)
+    else:
+        run_id = options.target
+    run = store.run(run_id)
+    found = facts.of_run(run)
+    checks = [verify.model(found, model)] if model else []
+    checks += verify.verify(run, found, timeline.read(store, places.ledger), places, skip)
+    bad = [check for check in checks if check.status in verify.BAD]
+    if options.json:
+        _print_json({"run_id": run_id, "intact": not bad, "checks": [dataclasses.asdict(check) for check in checks]})
+    else:
+        print(text.of_checks(run_id, checks))
+    return 1 if bad else 0
 
 
 def _print_json(answer) -> None:

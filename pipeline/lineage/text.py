@@ -1,13 +1,14 @@
 """The answers as a terminal shows them: one fact a line, nothing that a person wrote can forge one."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.lineage.audit import Served
 from pipeline.lineage.base import Artifact, Run
 from pipeline.lineage.facts import FAILURE, Evaluation, Gate, RunFacts
 from pipeline.lineage.moment import Span
 from pipeline.lineage.timeline import Interval, Timeline
+from pipeline.lineage.verify import BAD, SKIPPED, UNRECORDED, Check
 from pipeline.validation.text import printable
 
 _INDENT = " " * 14
@@ -89,6 +90,19 @@ def of_facts(facts: RunFacts) -> list[str]:
         if not facts.release.released:
             lines.append(_line("held", facts.release.reason))
     return lines
+
+
+def of_checks(run_id: str, checks: Sequence[Check]) -> str:
+    """What `verify` found: one line a thing, and the sum."""
+    lines = [f"run {printable(run_id)}"]
+    for check in checks:
+        lines.append(f"  {check.status:<13} {printable(check.what)}")
+        if check.detail:
+            lines.append(f"  {'':<13} {printable(check.detail)}")
+    bad = sum(check.status in BAD for check in checks)
+    rest = [f"{count} {word}" for word in (UNRECORDED, SKIPPED) if (count := sum(check.status == word for check in checks))]
+    verdict = f"{bad} of {len(checks)} things are not as recorded" if bad else "nothing that was checked was altered or lost"
+    return "\n".join([*lines, "", "; ".join([verdict, *rest])])
 
 
 def _line(name: str, words: str | None) -> str:

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.base import LineageStore, Release
+from pipeline.lineage.base import LineageStore, Release, same
 from pipeline.release import ledger
 
 
@@ -149,7 +149,7 @@ def _disagreements(release: Release | None, entry: Release | None, readable: boo
     differing = [
         f"{field.name} {getattr(release, field.name)!r} in the lineage, {getattr(entry, field.name)!r} in the ledger"
         for field in dataclasses.fields(Release)
-        if field.name != "line_sha256" and getattr(release, field.name) != getattr(entry, field.name)
+        if field.name != "line_sha256" and not same(getattr(release, field.name), getattr(entry, field.name))
     ]
     if not differing and release.line_sha256 not in (None, entry.line_sha256):
         differing = ["the digest of its line in the ledger is not the one that the lineage recorded"]

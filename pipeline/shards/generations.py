@@ -13,8 +13,10 @@ The folder may lie on a disk or in Cloud Storage. Imports neither TensorFlow nor
 
 import dataclasses
 import functools
+import hashlib
 import json
 import re
+from collections.abc import Iterable, Sequence
 
 from pipeline import storage
 from pipeline.errors import PipelineError
@@ -87,6 +89,23 @@ class Generation:
     def quarantine(self) -> list[dict]:
         """The files that no shard took: `image_id`, `source_uri`, `reason` and more of each."""
         return json.loads(storage.read(storage.join(self.folder, "quarantine.json")))
+
+
+def index_digest(packing_json: str, rows: Iterable[Sequence]) -> str:
+    """The digest of a generation.
+
+    Args:
+        packing_json: Its packing, as the manifest has it.
+        rows: `image_id`, `sha256`, `shard`, `ordinal` of each photograph, sorted by image id.
+
+    Returns:
+        SHA-256, 64 hexadecimal digits.
+    """
+    digest = hashlib.sha256(f"{FORMAT}\n{packing_json}\n".encode())
+    for row in rows:
+        # JSON, because an id may hold whatever would separate the fields.
+        digest.update((json.dumps(row) + "\n").encode())
+    return digest.hexdigest()
 
 
 def latest(root: str) -> Generation | None:

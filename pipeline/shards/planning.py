@@ -17,7 +17,6 @@ out that plan.
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -526,12 +525,9 @@ def _write_index(db, into: str, packing_json: str) -> str:
 
 
 def _digest(db, packing_json: str) -> str:
-    digest = hashlib.sha256(f"{generations.FORMAT}\n{packing_json}\n".encode())
     rows = db.run("SELECT image_id, sha256, shard, ordinal FROM index ORDER BY image_id")
-    while chunk := rows.fetchmany(100_000):
-        # JSON, because an id may hold whatever would separate the fields.
-        digest.update("".join(json.dumps(row) + "\n" for row in chunk).encode())
-    return digest.hexdigest()
+    chunks = iter(lambda: rows.fetchmany(100_000), [])
+    return generations.index_digest(packing_json, itertools.chain.from_iterable(chunks))
 
 
 def _dicts(cursor) -> list[dict]:

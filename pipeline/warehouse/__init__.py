@@ -31,13 +31,19 @@ class Location:
     max_query_bytes: int = MAX_QUERY_BYTES
 
 
-def open_warehouse(location: Location) -> Warehouse:
-    """Opens the warehouse at `location`; use it in a `with` block, which closes it."""
+def open_warehouse(location: Location, read_only: bool = False) -> Warehouse:
+    """Opens the warehouse at `location`; use it in a `with` block, which closes it.
+
+    Args:
+        location: Where it is.
+        read_only: Whether it is only to be asked. An embedded one is opened so; in BigQuery it is the account's rights that
+            say who may write.
+    """
     # Each implementation brings a client library that the other's users need not load.
     if location.kind == "duckdb":
         from pipeline.warehouse.duckdb import DuckDBWarehouse
 
-        return DuckDBWarehouse(database=location.database, labels=location.labels)
+        return DuckDBWarehouse(database=location.database, labels=location.labels, read_only=read_only)
     if location.kind == "bigquery":
         from pipeline.warehouse.bigquery import BigQueryWarehouse
 

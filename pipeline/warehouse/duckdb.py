@@ -40,24 +40,30 @@ class DuckDBWarehouse(Warehouse):
         database: Path of the database file; made when missing.
         labels: Path of the label edits: CSV with a header, or Parquet, with the columns of
             `LABEL_COLUMNS`.
+        read_only: Whether nothing is to be made or changed, the file itself included.
 
     Raises:
-        PipelineError: The database cannot be opened.
+        PipelineError: The database cannot be opened, or is not there to be read.
     """
 
     RESTORE = "restore the database file from its backup"
 
-    def __init__(self, database: str, labels: str):
+    def __init__(self, database: str, labels: str, read_only: bool = False):
         self._database = database
         self._labels = pathlib.Path(labels)
+        if read_only and not pathlib.Path(database).is_file():
+            raise PipelineError(f"there is no warehouse {database}: bring it back from a backup, or name its store by --store")
         try:
-            self._connection = duckdb.connect(database)
+            self._connection = duckdb.connect(database, read_only=read_only)
         except duckdb.Error as error:
+            if read_only and "lock" in str(error).lower():
+                raise PipelineError(f"the warehouse {database} is in use: a step of a run holds it. Ask again later") from error
             raise PipelineError(f"cannot open the warehouse {database}: {error}") from error
         self._connection.execute("SET TimeZone = 'UTC'")
         # One thread: aggregates that depend on arrival order then have one answer.
         self._connection.execute("SET threads = 1")
-        self._connection.execute(_REGISTRY)
+        if not read_only:
+            self._connection.execute(_REGISTRY)
 
     def close(self):
         self._connection.close()
@@ -111,7 +117,10 @@ class DuckDBWarehouse(Warehouse):
         return snapshot
 
     def _recorded(self, table) -> Snapshot | None:
-        row = self._connection.execute("SELECT * FROM snapshots WHERE table_name = ?", [table]).fetchone()
+        try:
+            row = self._connection.execute("SELECT * FROM snapshots WHERE table_name = ?", [table]).fetchone()
+        except duckdb.CatalogException as error:  # only where nothing may be made
+            raise PipelineError(f"{self._database} holds no record of snapshots: {self.RESTORE}") from error
         if row is None:
             return None
         name, date, instant, source, count, digest, fingerprint = row
