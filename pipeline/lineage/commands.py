@@ -34,6 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("target", metavar="RUN_ID|MODEL_DIR", help="a run, or the folder of a SavedModel, for the run that made it")
     verify.add_argument("--skip", default="", metavar="PART[,PART...]", help="leave out: records, snapshot, shards, labels, gate, training, export, ledger")
 
+    diff = question("diff", _diff, "what differs between two runs, and nothing else")
+    diff.add_argument("run_a", metavar="RUN_A", help="the earlier run")
+    diff.add_argument("run_b", metavar="RUN_B", help="the later run")
+    diff.add_argument("--ids", action="store_true", help="every image whose label was added, removed or changed, by its id")
+
+    image = question("image", _image, "which snapshots, runs and models used a photograph, with which label, in which split")
+    image.add_argument("image_id", metavar="IMAGE_ID", help="the photograph")
+
+    snapshot = question("snapshot", _snapshot, "which runs and models used a label snapshot, and when they served")
+    snapshot.add_argument("table", metavar="TABLE", help="the snapshot, such as labels_20260302")
+
 
 def audit(options: argparse.Namespace) -> int:
     """Answers the command; returns the exit status."""
@@ -117,5 +128,57 @@ def _verify(options: argparse.Namespace, places: Places) -> int:
     return 1 if bad else 0
 
 
+def _diff(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import diff, facts, text
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    store = MLMDLineage(places.metadata)
+    before, after = store.run(options.run_a), store.run(options.run_b)
+    old, new = facts.of_run(before), facts.of_run(after)
+    changes = diff.of_labels(before, after, old, new, places, options.ids)
+    differences = diff.of_facts(old, new)
+    if options.json:
+        _print_json(
+            {
+                "before": before.run_id,
+                "after": after.run_id,
+                "labels": dataclasses.asdict(changes),
+                "differences": [dataclasses.asdict(difference) for difference in differences],
+            }
+        )
+    else:
+        print(text.of_diff(before.run_id, after.run_id, differences, changes))
+    return 0
+
+
+def _image(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import forward, text, timeline
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    store = MLMDLineage(places.metadata)
+    known = timeline.read(store, places.ledger)
+    used = forward.of_image(store, known, places, options.image_id)
+    if options.json:
+        _print_json({**dataclasses.asdict(used), "problems": list(known.problems)})
+    else:
+        print(text.of_image(used, known.problems))
+    return 0
+
+
+def _snapshot(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import forward, text, timeline
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    store = MLMDLineage(places.metadata)
+    known = timeline.read(store, places.ledger)
+    used = forward.of_snapshot(store, known, options.table)
+    if options.json:
+        _print_json({**dataclasses.asdict(used), "problems": list(known.problems)})
+    else:
+        print(text.of_snapshot(used, known.problems))
+    return 0
+
+
 def _print_json(answer) -> None:
-    print(json.dumps(answer, indent=2, ensure_ascii=False))
+    # An instant is the only thing in an answer that JSON does not know.
+    print(json.dumps(answer, indent=2, ensure_ascii=False, default=lambda instant: instant.isoformat(timespec="seconds")))

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.lineage.audit import Served
 from pipeline.lineage.base import Artifact, Run
+from pipeline.lineage.diff import Difference, LabelChanges
 from pipeline.lineage.facts import FAILURE, Evaluation, Gate, RunFacts
+from pipeline.lineage.forward import ImageUse, RunOfSnapshot, SnapshotUse
 from pipeline.lineage.moment import Span
 from pipeline.lineage.timeline import Interval, Timeline
 from pipeline.lineage.verify import BAD, SKIPPED, UNRECORDED, Check
-from pipeline.validation.text import printable
-
-_INDENT = " " * 14
+from pipeline.validation.text import printable, shortened
 
 
 def of_serving(span: Span, answers: list[Served], problems: Iterable[str]) -> str:
@@ -103,6 +103,64 @@ def of_checks(run_id: str, checks: Sequence[Check]) -> str:
     rest = [f"{count} {word}" for word in (UNRECORDED, SKIPPED) if (count := sum(check.status == word for check in checks))]
     verdict = f"{bad} of {len(checks)} things are not as recorded" if bad else "nothing that was checked was altered or lost"
     return "\n".join([*lines, "", "; ".join([verdict, *rest])])
+
+
+def of_diff(before: str, after: str, differences: Sequence[Difference], changes: LabelChanges) -> str:
+    """What differs between two runs."""
+    lines = [f"{printable(before)} -> {printable(after)}"]
+    if changes.unknown:
+        lines.append(_line("labels", f"cannot be compared: {changes.unknown}"))
+    elif any(changes.counts.values()):
+        lines.append(_line("labels", ", ".join(f"{count} {kind}" for kind, count in changes.counts.items())))
+        for kind, pairs in changes.pairs.items():
+            for pair in pairs:
+                words = " -> ".join(repr(shortened(label)) for label in (pair.before_label, pair.after_label) if label or kind == "changed")
+                ids = ", ".join(dict.fromkeys(map(shortened, (pair.first_image, pair.last_image))))
+                lines.append(_line("", f"{kind} {pair.images}: {words} (such as {ids})"))
+        lines += [_line("", f"{row['kind']} {row['image_id']}: {row['before_label']!r} -> {row['after_label']!r}") for row in changes.images]
+    if changes.photographs:
+        lines.append(_line("images", ", ".join(f"{count} {kind}" for kind, count in changes.photographs.items())))
+    group = ""
+    for difference in differences:
+        word = difference.group if difference.group != group else ""
+        group = difference.group
+        lines.append(_line(word, f"{difference.name}: {_value(difference.before)} -> {_value(difference.after)}"))
+    return "\n".join(lines if len(lines) > 1 else [*lines, "  nothing differs"])
+
+
+def _value(value) -> str:
+    return "not recorded" if value is None else value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def of_snapshot(used: SnapshotUse, problems: Iterable[str]) -> str:
+    """What used a snapshot."""
+    lines = [f"snapshot {printable(used.table)}"]
+    for run in used.runs:
+        lines += _run_of_snapshot(run)
+    if used.baselines:
+        lines.append(_line("baseline", f"for drift in {', '.join(used.baselines)}"))
+    return "\n\n".join(["\n".join(lines), *_problems(problems)])
+
+
+def _run_of_snapshot(run: RunOfSnapshot, more: str = "") -> list[str]:
+    what = "trained a model" if run.trained else "trained nothing"
+    lines = [_line("run", f"{run.run_id}: {run.state}, {what}{more}")]
+    return lines + [_line("", f"served {_served(interval)}") for interval in run.served]
+
+
+def of_image(used: ImageUse, problems: Iterable[str]) -> str:
+    """What used a photograph."""
+    blocks = [f"image {printable(used.image_id)}"]
+    for found in used.snapshots:
+        lines = [f"snapshot {found.table}: label {printable(repr(found.label))}, product {printable(repr(found.product_id))}, from {printable(repr(found.source))}"]
+        for item in found.runs:
+            where = f"split {item.split}" if item.split else "split unknown"
+            where += f", record {item.ordinal} of {item.shard}" if item.shard else ", in no shard, so that no model saw it"
+            lines += _run_of_snapshot(item.run, f"; {where}")
+        blocks.append("\n".join(lines))
+    if used.lost:
+        blocks.append(f"not asked, because the warehouse does not have them any more: {', '.join(used.lost)}")
+    return "\n\n".join([*blocks, *_problems(problems)])
 
 
 def _line(name: str, words: str | None) -> str:

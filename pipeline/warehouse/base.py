@@ -238,6 +238,10 @@ class Warehouse(abc.ABC):
         recorded = self._recorded(table)
         return recorded and self._unaltered(recorded)
 
+    def present(self, tables: Sequence[str]) -> list[str]:
+        """Those of some snapshots that the warehouse has, in the same order, unchecked."""
+        return [table for table in tables if self._recorded(table) is not None]
+
     def _unaltered(self, recorded: Snapshot) -> Snapshot:
         # The columns first: without them its content cannot be summed.
         columns = self._columns(recorded.table)

@@ -4,6 +4,9 @@ The functions take table addresses as a warehouse quotes them and literals that 
 from people or data travel as query parameters (`@name`).
 """
 
+import hashlib
+from collections.abc import Mapping
+
 from pipeline.warehouse.base import LABEL_COLUMNS
 
 # Separates nothing: each value is preceded by its length, so no content can imitate another row.
@@ -59,6 +62,18 @@ FROM (SELECT TO_HEX(SHA256({_ROW_TEXT})) AS digest FROM {table})"""
 def split_bounds(train: float, val: float) -> tuple[str, str]:
     """Where on the hash line `train` and `val` end, as eight hexadecimal digits each."""
     return tuple(f"{min(round(share * 16**8), 16**8 - 1):08x}" for share in (train, train + val))
+
+
+def split_of(group: str, salt: str, train: float, val: float) -> str:
+    """The split in which `examples` puts a group, computed here.
+
+    Args:
+        group: The product id, or the image id where there is none or images are split one by one.
+        salt, train, val: As of `examples`.
+    """
+    position = hashlib.md5(f"{salt}{group}".encode(), usedforsecurity=False).hexdigest()[:8]
+    train_end, val_end = split_bounds(train, val)
+    return "train" if position < train_end else "val" if position < val_end else "eval"
 
 
 def examples(snapshot: str, index: str, group_by: str, salt: str, train: float, val: float) -> str:
@@ -189,6 +204,62 @@ FROM (
   WHERE s.label <> b.label
 )
 GROUP BY before_label, after_label ORDER BY n DESC, before_label, after_label LIMIT {EXAMPLES}"""
+
+
+def _differing(before: str, after: str) -> str:
+    """`kind`, `image_id`, `before_label`, `after_label` of every image that two snapshots do not hold alike."""
+    one_label = "SELECT image_id, MIN(COALESCE(label, '')) AS label FROM {} GROUP BY image_id"
+    return f"""
+  SELECT CASE WHEN b.image_id IS NULL THEN 'added' WHEN a.image_id IS NULL THEN 'removed' ELSE 'changed' END AS kind,
+    COALESCE(a.image_id, b.image_id) AS image_id, COALESCE(b.label, '') AS before_label, COALESCE(a.label, '') AS after_label
+  FROM ({one_label.format(before)}) AS b FULL OUTER JOIN ({one_label.format(after)}) AS a ON a.image_id = b.image_id
+  WHERE b.image_id IS NULL OR a.image_id IS NULL OR a.label <> b.label"""
+
+
+def label_changes(before: str, after: str, most: int) -> str:
+    """`kind`, `before_label`, `after_label`, `n`, `first_image`, `last_image`, `total`: how the labels of two snapshots differ.
+
+    An image counts once, as in `confusions`. `kind` is `added`, `removed` or `changed`; of each kind the `most` commonest pairs
+    of labels are given, and in `total` the number of all its images.
+    """
+    return f"""
+WITH differing AS ({_differing(before, after)}),
+pairs AS (
+  SELECT kind, before_label, after_label, COUNT(*) AS n, MIN(image_id) AS first_image, MAX(image_id) AS last_image,
+    SUM(COUNT(*)) OVER (PARTITION BY kind) AS total,
+    ROW_NUMBER() OVER (PARTITION BY kind ORDER BY COUNT(*) DESC, before_label, after_label) AS place
+  FROM differing GROUP BY kind, before_label, after_label
+)
+SELECT kind, before_label, after_label, n, first_image, last_image, total FROM pairs WHERE place <= {most}
+ORDER BY kind, n DESC, before_label, after_label"""
+
+
+def label_changes_by_image(before: str, after: str) -> str:
+    """`kind`, `image_id`, `before_label`, `after_label`: every image that `label_changes` counts."""
+    return f"WITH differing AS ({_differing(before, after)}) SELECT * FROM differing ORDER BY kind, image_id"
+
+
+def index_changes(before: str, after: str) -> str:
+    """One row: `added`, `gone` and `changed` photographs (INT64) between two shard indexes; changed ones by their stored bytes."""
+    return f"""
+SELECT COUNTIF(b.image_id IS NULL) AS added, COUNTIF(a.image_id IS NULL) AS gone,
+  COUNTIF(b.image_id IS NOT NULL AND a.image_id IS NOT NULL AND a.sha256 <> b.sha256) AS changed
+FROM {before} AS b FULL OUTER JOIN {after} AS a ON a.image_id = b.image_id"""
+
+
+def labels_of_image(tables: Mapping[str, str]) -> str:
+    """`found_in`, `product_id`, `label`, `source`: the rows of the image `@image_id` in snapshots (name -> address)."""
+    return " UNION ALL ".join(
+        f"SELECT '{name}' AS found_in, product_id, label, source FROM {address} WHERE image_id = @image_id"
+        for name, address in tables.items()
+    )
+
+
+def places_of_image(indexes: Mapping[str, str]) -> str:
+    """`found_in`, `shard`, `ordinal`: where the image `@image_id` lies by shard indexes (name -> address)."""
+    return " UNION ALL ".join(
+        f"SELECT '{name}' AS found_in, shard, ordinal FROM {address} WHERE image_id = @image_id" for name, address in indexes.items()
+    )
 
 
 def common_images(snapshot: str, baseline: str) -> str:
