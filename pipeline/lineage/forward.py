@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterable, Iterator
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.base import LineageStore, Use, closest
+from pipeline.lineage.base import SHOWN, LineageStore, Use, closest
 from pipeline.lineage.timeline import Interval, Timeline
 from pipeline.lineage.warehouses import opened
 from pipeline.places import Places
+from pipeline.validation.text import shortened
 from pipeline.warehouse import Warehouse, queries
 
 _AT_ONCE = 100
@@ -197,11 +198,15 @@ def _splits(store: LineageStore, run_ids: list[str]) -> dict[str, dict]:
 
 
 def _near(place: Warehouse, present: list[str], image_id: str) -> str:
-    """A hint: what the newest snapshot has that somebody may have meant."""
+    """A hint: what the newest snapshot has that begins as the id does, or as half of it does."""
     if not present:
         return ": the warehouse has none of the snapshots any more"
-    rows = place.rows(f"SELECT DISTINCT image_id FROM {place.address(present[-1])} WHERE image_id IS NOT NULL ORDER BY image_id LIMIT 100000")
-    return f"; {_hint(image_id, [row['image_id'] for row in rows])}"
+    query = queries.images_that_begin(place.address(present[-1]), SHOWN)
+    for length in dict.fromkeys((len(image_id), len(image_id) - 1, len(image_id) // 2)):
+        found = [row["image_id"] for row in place.rows(query, {"beginning": image_id[:length]})] if length > 0 else []
+        if found:
+            return f"; the closest in {present[-1]}: {', '.join(map(shortened, found))}"
+    return ""
 
 
 def _hint(name: str, known: list[str]) -> str:

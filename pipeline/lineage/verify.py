@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
-import pyarrow.parquet as pq
-
 from pipeline import storage
 from pipeline.errors import PipelineError
 from pipeline.lineage import digests
@@ -239,6 +237,9 @@ def _shards(facts: RunFacts) -> Iterator[Check]:
 
 
 def _rows(folder: str, index: list[str]) -> Iterator[list]:
+    # Here: no other question needs it, and it is half of what they would load.
+    import pyarrow.parquet as pq
+
     columns = ["image_id", "sha256", "shard", "ordinal"]
     for name in index:
         with storage.opened(storage.join(folder, name)) as stream:

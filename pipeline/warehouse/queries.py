@@ -255,6 +255,13 @@ def labels_of_image(tables: Mapping[str, str]) -> str:
     )
 
 
+def images_that_begin(snapshot: str, most: int) -> str:
+    """`image_id`: at most `most` images of a snapshot whose id begins with `@beginning`, the shortest first."""
+    return f"""
+SELECT image_id FROM {snapshot} WHERE STARTS_WITH(image_id, @beginning)
+GROUP BY image_id ORDER BY LENGTH(image_id), image_id LIMIT {most}"""
+
+
 def places_of_image(indexes: Mapping[str, str]) -> str:
     """`found_in`, `shard`, `ordinal`: where the image `@image_id` lies by shard indexes (name -> address)."""
     return " UNION ALL ".join(

@@ -84,38 +84,64 @@ class HandWritten:
         config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
         self.store = ml_metadata.MetadataStore(config)
         self._run_type = self.store.put_context_type(pb.ContextType(name="pipeline_run"))
+        self._types: dict[str, int] = {}
+        self._names: dict[int, str] = {}
 
     def run(self, run_id: str) -> int:
         """Begins a run; returns the id of its context."""
         (context,) = self.store.put_contexts([pb.Context(type_id=self._run_type, name=run_id)])
+        self._names[context] = run_id
         return context
 
     def artifact(self, kind: str, facts: dict, state="LIVE", uri="") -> int:
         """Writes an artifact of a type; returns its id."""
-        type_id = self.store.put_artifact_type(pb.ArtifactType(name=kind))
-        artifact = pb.Artifact(type_id=type_id, uri=uri, state=pb.Artifact.State.Value(state))
+        return self.store.put_artifacts([self.new_artifact(kind, facts, state, uri)])[0]
+
+    def new_artifact(self, kind: str, facts: dict, state="LIVE", uri="") -> pb.Artifact:
+        """An artifact that is not written yet."""
+        artifact = pb.Artifact(type_id=self._type(pb.ArtifactType(name=kind)), uri=uri, state=pb.Artifact.State.Value(state))
         _set(artifact.custom_properties, facts)
-        return self.store.put_artifacts([artifact])[0]
+        return artifact
 
     def step(self, context: int, name: str, state="COMPLETE", inputs=None, outputs=None, parameters=None) -> int:
-        """Writes a step of a run; `inputs` and `outputs` map a key to artifact ids. Returns its id."""
+        """Writes a step of a run in one transaction.
+
+        Args:
+            context: The run's.
+            name: Of the step.
+            state: Of the step.
+            inputs, outputs: Key -> artifacts: ids, or new ones, which get theirs.
+            parameters: The step's.
+
+        Returns:
+            Its id.
+        """
         # Two puts of one millisecond would have one time.
         time.sleep(0.002)
-        type_id = self.store.put_execution_type(pb.ExecutionType(name=f"pipeline.components.{name.lower()}.{name}"))
+        type_id = self._type(pb.ExecutionType(name=f"pipeline.components.{name.lower()}.{name}"))
         execution = pb.Execution(type_id=type_id, last_known_state=STATES[state])
         _set(execution.custom_properties, parameters or {})
-        (execution_id,) = self.store.put_executions([execution])
-        events = []
+        pairs = []
         for kind, puts in ((pb.Event.INPUT, inputs or {}), (pb.Event.OUTPUT, outputs or {})):
             for key, artifacts in puts.items():
-                for position, artifact_id in enumerate(artifacts):
-                    event = pb.Event(execution_id=execution_id, artifact_id=artifact_id, type=kind)
+                for position, artifact in enumerate(artifacts):
+                    event = pb.Event(type=kind)
                     event.path.steps.add().key = key
                     event.path.steps.add().index = position
-                    events.append(event)
-        self.store.put_events(events)
-        self.store.put_attributions_and_associations([], [pb.Association(context_id=context, execution_id=execution_id)])
+                    if isinstance(artifact, int):
+                        (artifact,) = self.store.get_artifacts_by_id([artifact])
+                    pairs.append((artifact, event))
+        run = pb.Context(id=context, type_id=self._run_type, name=self._names[context])
+        execution_id, ids, _ = self.store.put_execution(execution, pairs, [run])
+        for (artifact, _), artifact_id in zip(pairs, ids, strict=True):
+            artifact.id = artifact_id
         return execution_id
+
+    def _type(self, kind) -> int:
+        put = self.store.put_artifact_type if isinstance(kind, pb.ArtifactType) else self.store.put_execution_type
+        if kind.name not in self._types:
+            self._types[kind.name] = put(kind)
+        return self._types[kind.name]
 
     def write_ledger(self) -> None:
         """Writes the ledger that the releases of the lineage tell of, with their digests into the lineage."""
@@ -147,7 +173,7 @@ class HandWritten:
             ("ServingLedger", "pipeline.ServingRelease", release),
         ]:
             if facts is not None:
-                self.step(context, name, outputs={"out": [self.artifact(kind, facts)]})
+                self.step(context, name, outputs={"out": [self.new_artifact(kind, facts)]})
 
 
 def _set(properties, facts) -> None:
@@ -173,3 +199,32 @@ def three_releases(written) -> HandWritten:
     for number, day in enumerate(("2026-03-02", "2026-03-09", "2026-03-16"), start=1):
         written.whole_run(f"run-{number}", release_facts(f"run-{number}", number, f"{day} 12:00"))
     return written
+
+
+HOSTILE = "<script>alert('x')</script> & \"q\""
+"""A class as nobody should call one."""
+
+
+@pytest.fixture(scope="session")
+def weeks(tmp_path_factory):
+    """Two weeks that served and one that the gate stopped, with all their files: (`Weeks`, run ids by name).
+
+    p1-a changes its label, p2-a goes, p40-a and one in no shard come; the label of p3-a is hostile in both.
+    """
+    from tests.pipeline.lineage.weeks import Weeks
+
+    folder = tmp_path_factory.mktemp("weeks") / "store"
+    folder.mkdir()
+    labels = [f"p{number}-a,p{number},{'cup' if number % 2 else 'hat'},ana,2026-02-01T00:00:00Z" for number in range(41)]
+    quoted = HOSTILE.replace('"', '""')
+    labels[3] = f'p3-a,p3,"{quoted}",ana,2026-02-01T00:00:00Z'
+    labels[40] = labels[40].replace("02-01", "03-05")
+    built = Weeks(Places(store=str(folder)), labels)
+    first = built.week("2026-03-02", "2026-03-02 12:00", 1)
+    built.edits += [
+        "p1-a,p1,hat,ben,2026-03-05T00:00:00Z", "p2-a,p2,,ben,2026-03-05T00:00:00Z",
+        "q'--,q,cup,ben,2026-03-05T00:00:00Z",
+    ]  # fmt: skip
+    second = built.week("2026-03-09", "2026-03-09 12:00", 2, commit="decade")
+    bad = built.week("2026-03-16", "2026-03-16 12:00", 3, rejected=f"labels_20260316 is rejected: {HOSTILE}")
+    return built, {"first": first, "second": second, "bad": bad}

@@ -14,28 +14,11 @@ from pipeline.errors import PipelineError
 from pipeline.lineage import facts as audit_facts
 from pipeline.lineage import text, timeline, verify
 from pipeline.lineage.mlmd import MLMDLineage
-from pipeline.places import Places
-from tests.pipeline.lineage.weeks import Weeks
-
-LABELS = [f"p{number}-a,p{number},{'cup' if number % 2 else 'hat'},ana,2026-02-01T00:00:00Z" for number in range(40)]
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verify") / "store"
-    folder.mkdir()
-    weeks = Weeks(Places(store=str(folder)), LABELS)
-    first = weeks.week("2026-03-02", "2026-03-02 12:00", 1)
-    weeks.edits.append("p1-a,p1,hat,ana,2026-03-05T00:00:00Z")
-    second = weeks.week("2026-03-09", "2026-03-09 12:00", 2)
-    bad = weeks.week("2026-03-16", "2026-03-16 12:00", 3, rejected="labels_20260316 is rejected")
-    return weeks, {"first": first, "second": second, "bad": bad}
-
 
 @pytest.fixture
-def store(original):
+def store(weeks):
     """The store at its place, for a test to damage; put back afterwards."""
-    weeks, runs = original
+    weeks, runs = weeks
     folder = pathlib.Path(weeks.places.store)
     backup = folder.with_name("backup")
     shutil.copytree(folder, backup)
@@ -55,8 +38,8 @@ def bad(places, run_id, skip=()) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["first", "second", "bad"])
-def test_a_whole_run_is_intact_in_every_part_that_it_reached(original, name):
-    weeks, runs = original
+def test_a_whole_run_is_intact_in_every_part_that_it_reached(weeks, name):
+    weeks, runs = weeks
     found = checks(weeks.places, runs[name])
     assert {check.status for check in found} == {verify.INTACT}
     reached = {"records", "snapshot", "shards", "gate", "ledger"} | ({"labels", "training", "export"} if name != "bad" else set())

@@ -100,7 +100,7 @@ class Weeks(HandWritten):
             artifacts |= made
             self.step(
                 context, step, "FAILED" if stopped else "COMPLETE",
-                inputs={key: [artifacts[name]] for key, name in inputs.items()},
+                inputs={key: [artifacts[name].id] for key, name in inputs.items()},
                 outputs={name: [artifact] for name, artifact in made.items()},
                 parameters=self._parameters(step, run_id, rejected if stopped else ""),
             )  # fmt: skip
@@ -158,7 +158,7 @@ class Weeks(HandWritten):
             "date": date, "source": taken.source, "method": taken.method,
         }  # fmt: skip
 
-    def _made(self, run_id, step, name, kind, at, number) -> int:
+    def _made(self, run_id, step, name, kind, at, number):
         folder = self.folder(run_id, name)
         folder.mkdir(parents=True)
         facts = self._facts.get(name) or getattr(self, f"_{step.lower()}", lambda *_: {})(name, folder, run_id, at, number)
@@ -168,7 +168,7 @@ class Weeks(HandWritten):
         if record:
             content = facts | ({"settings": json.loads(facts["settings"])} if "settings" in facts else {})
             (folder / record).write_text(json.dumps(content))
-        return self.artifact(kind, facts, uri=str(folder))
+        return self.new_artifact(kind, facts, uri=str(folder))
 
     def _snapshotexamplegen(self, *_) -> dict:
         return {"query": self.query}

@@ -2,6 +2,8 @@
 
 import csv
 import itertools
+import subprocess
+import sys
 
 import duckdb
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from pipeline.errors import PipelineError
 from pipeline.warehouse import Location, open_warehouse
 from pipeline.warehouse.base import LABEL_COLUMNS
+from pipeline.warehouse.duckdb import DuckDBWarehouse
 from tests.pipeline.warehouse.conformance import EDITS, MONDAY, WarehouseConformance
 
 
@@ -125,3 +128,31 @@ def test_rows_of_two_queries_can_be_read_in_turn(place):
         outer = warehouse.rows(f"SELECT image_id FROM {table} ORDER BY image_id")
         pairs = [(row["image_id"], len(list(warehouse.rows(f"SELECT * FROM {table}")))) for row in outer]
     assert pairs == [("a", 3), ("b", 3), ("c", 3)]
+
+
+def test_a_warehouse_that_is_only_read_is_never_made_nor_changed(tmp_path):
+    path = tmp_path / "w.duckdb"
+    with pytest.raises(PipelineError, match="there is no warehouse .*w.duckdb: bring it back"):
+        DuckDBWarehouse(str(path), "labels.csv", read_only=True)
+    assert not path.exists()
+    duckdb.connect(str(path)).close()
+    before = path.read_bytes()
+    with DuckDBWarehouse(str(path), "labels.csv", read_only=True) as place:
+        assert place.present(["labels_20260302"]) == [] and next(place.rows("SELECT 1 AS one"))["one"] == 1
+        with pytest.raises(PipelineError, match="holds no record of snapshots"):
+            place.find("labels_20260302")
+        with pytest.raises(duckdb.Error):
+            place.load_parquet([], "x")
+    assert path.read_bytes() == before
+
+
+def test_a_warehouse_that_a_run_holds_is_told_to_be_in_use(tmp_path):
+    path = tmp_path / "w.duckdb"
+    holder = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", holder, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(PipelineError, match="the warehouse .*w.duckdb is in use: a step of a run holds it"):
+            DuckDBWarehouse(str(path), "labels.csv", read_only=True)
+    finally:
+        process.communicate("")
