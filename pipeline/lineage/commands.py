@@ -2,9 +2,11 @@
 
 import argparse
 import dataclasses
+import datetime
 import json
 import os
 
+from pipeline import files
 from pipeline.errors import PipelineError
 from pipeline.places import DEFAULT_STORE, Places
 
@@ -44,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     snapshot = question("snapshot", _snapshot, "which runs and models used a label snapshot, and when they served")
     snapshot.add_argument("table", metavar="TABLE", help="the snapshot, such as labels_20260302")
+
+    report = question("report", _report, "one HTML file about a run: lineage graph, timeline of serving, every fact")
+    report.add_argument("run_id", metavar="RUN_ID", help="the run")
+    report.add_argument("--html", required=True, metavar="FILE", help="where it goes: a new file, or in place of a former report")
+    report.add_argument("--verify", action="store_true", help="with what `verify` finds")
 
 
 def audit(options: argparse.Namespace) -> int:
@@ -177,6 +184,27 @@ def _snapshot(options: argparse.Namespace, places: Places) -> int:
     else:
         print(text.of_snapshot(used, known.problems))
     return 0
+
+
+def _report(options: argparse.Namespace, places: Places) -> int:
+    from pipeline.lineage import facts, report, timeline, verify
+    from pipeline.lineage.mlmd import MLMDLineage
+
+    store = MLMDLineage(places.metadata)
+    run = store.run(options.run_id)
+    found, known = facts.of_run(run), timeline.read(store, places.ledger)
+    checks = verify.verify(run, found, known, places) if options.verify else None
+    now = datetime.datetime.now(datetime.timezone.utc)
+    page = report.page(run, found, known, checks, now, os.path.abspath(places.store))
+    report.write(options.html, page)
+    bad = sum(check.status in verify.BAD for check in checks or ())
+    if options.json:
+        _print_json({"run_id": run.run_id, "html": os.path.abspath(options.html), "sha256": files.sha256(page.encode()), "bad": bad})
+    else:
+        print(f"written {options.html}, sha256 {files.sha256(page.encode())}")
+        if bad:
+            print(f"{bad} things are not as recorded: see the page, or ask verify")
+    return 1 if bad else 0
 
 
 def _print_json(answer) -> None:

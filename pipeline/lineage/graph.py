@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pipeline.lineage.base import Artifact, Execution, Run
 from pipeline.validation.text import printable
 
-_WIDTH, _HEIGHT = 172, 40
+_WIDTH, _HEIGHT = 194, 40
 """Of a step, in pixels."""
 
 _LINE = 10

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from pipeline import files
 from tests.pipeline.conftest import answers
 
 
@@ -38,6 +39,9 @@ def told(weeks, tmp_path_factory):
         "image": ["image", "p1-a"],
         "image json": ["image", "p1-a", "--json"],
         "image of nothing": ["image", "none"],
+        "report": ["report", first, "--html", str(altered.parent / "first.html")],
+        "report with verify": ["report", first, "--html", str(altered.parent / "first.html"), "--verify", "--json"],
+        "report over a model": ["report", first, "--html", str(altered / "saved_model.pb")],
         "snapshot": ["snapshot", "labels_20260302"],
         "snapshot json": ["snapshot", "labels_20260302", "--json"],
         "snapshot of nothing": ["snapshot", "labels"],
@@ -61,6 +65,7 @@ GOOD = {
     "diff": "2 added, 1 removed, 1 changed",
     "image": "label 'hat', product 'p1', from 'ben'",
     "snapshot": "trained a model",
+    "report": "first.html, sha256 ",
 }
 
 
@@ -77,6 +82,7 @@ JSON = {
     "verify json": lambda answer, runs: answer["intact"] and answer["run_id"] == runs["second"] and len(answer["checks"]) == 15,
     "diff json": lambda answer, runs: answer["labels"]["counts"]["changed"] == 1 and len(answer["labels"]["images"]) == 4,
     "image json": lambda answer, runs: answer["snapshots"][0]["runs"][0]["run"]["served"][0]["since"] == "2026-03-02T12:00:00+00:00",
+    "report with verify": lambda answer, runs: answer["bad"] == 0 and answer["sha256"] == files.sha256_of(answer["html"]),
     "snapshot json": lambda answer, runs: answer["runs"][0]["trained"] is True and answer["problems"] == [],
 }
 
@@ -93,6 +99,7 @@ REFUSED = {
     "verify without what is none": "--skip names 'shard': the parts are records, snapshot, shards",
     "diff of nothing": "there is no run '2026'",
     "image of nothing": "no snapshot holds a label of the image 'none'",
+    "report over a model": "saved_model.pb is there and is no report of an audit",
     "snapshot of nothing": "no run took a snapshot 'labels'; the closest: ",
 }
 
