@@ -112,12 +112,14 @@ def _settings(options):
 def _compile(options) -> int:
     from pipeline import files, origin, typed
     from pipeline.errors import PipelineError
+    from pipeline.evaluation.thresholds import Thresholds
     from pipeline.validation.rules import Limits
     from pipeline.vertex.images import require_digest
 
     image = require_digest(options.image)
     config = _settings(options)
     limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
+    thresholds = typed.load(Thresholds, ROOT / "schema" / "release.yaml")
     if not pathlib.Path(options.output).absolute().parent.is_dir():
         raise PipelineError(f"--output {options.output}: there is no such folder")
     # Loads TFX, so only once it is certain that there is something to compile.
@@ -125,7 +127,7 @@ def _compile(options) -> int:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     from pipeline.vertex.compile import compiled
 
-    job = compiled(config, limits, origin.discover(), image, options.tune)
+    job = compiled(config, limits, thresholds, origin.discover(), image, options.tune)
     files.write_atomically(options.output, files.to_json(job))
     tasks = len(job["pipelineSpec"]["root"]["dag"]["tasks"])
     print(f"{options.output}: {tasks} steps of {config.name}, image {image}")

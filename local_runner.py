@@ -6,7 +6,8 @@ Reads data/sample unless --data names another folder, which must hold
 
     images/       JPEG files, at any depth; a file's name without its ending is the image id
     labels.csv    the label edits: image_id, product_id, label, source, updated_at
-    schema/       optional: schema.pbtxt (the classes) and gate.yaml (the limits); else the project's own
+    schema/       optional: schema.pbtxt (the classes), gate.yaml (the limits of a week) and release.yaml (the thresholds of a
+                  model); else the project's own
 
 Everything that a run leaves behind is under --store. Exit status: 0 done; 1 something a person can mend;
 2 settings or a command line that cannot be used; 3 the snapshot was rejected; 4 another run holds the store; 130 interrupted.
@@ -48,6 +49,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--store", default=DEFAULT_STORE, metavar="DIR", help="where runs leave their things (default: store)"
+    )
+    parser.add_argument(
+        "--thresholds",
+        metavar="FILE",
+        help="what a model must reach before it serves (default: release.yaml beside the schema)",
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
     parser.add_argument(
@@ -117,6 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from pipeline import console, errors, origin, settings, store, typed
+    from pipeline.evaluation.thresholds import Thresholds
     from pipeline.places import Places
     from pipeline.start import Start
     from pipeline.validation.facts import read_classes
@@ -137,6 +144,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.workers is not None:
         config = settings.with_workers(config, options.workers)
     limits = typed.load(Limits, schema / "gate.yaml")
+    thresholds = typed.load(Thresholds, options.thresholds or schema / "release.yaml")
     override = None
     if options.override is not None:
         rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
@@ -184,7 +192,7 @@ def _run(options: argparse.Namespace) -> int:
                 window_end=options.window_end.isoformat() if options.window_end else "",
             )
             pipeline = create_pipeline(
-                config, limits, places, origin.discover(), start, options.tune, on_this_machine(places)
+                config, limits, thresholds, places, origin.discover(), start, options.tune, on_this_machine(places)
             )
             local.ProgressDagRunner(run_id, progress).run(pipeline)
         except BaseException:

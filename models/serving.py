@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models import records, saved_weights
+from models.errors import TrainingError
 from models.network import Classifier
 
 # Width times height above which a request is refused before a pixel is decoded: 300 MB of RGB.
@@ -120,6 +121,57 @@ def export(network: Classifier, classes: Sequence[str], image_size: int, short_s
         path,
         signatures={"serving_default": served.serve, "serving_examples": served.serve_examples},
     )
+
+
+def classes_of(saved_model_dir: str) -> tuple[str, ...]:
+    """Asks an export for its classes, which also proves that it loads and answers.
+
+    Args:
+        saved_model_dir: Folder that `export` wrote.
+
+    Returns:
+        The names, in the order of the probabilities.
+
+    Raises:
+        TrainingError: It does not load, or does not answer as an export of this module does.
+    """
+    try:
+        serve = tf.saved_model.load(saved_model_dir).signatures["serving_default"]
+        blank = tf.io.encode_jpeg(tf.zeros([16, 16, 3], tf.uint8))
+        return tuple(name.decode() for name in serve(bytes_inputs=blank[tf.newaxis])["classes"].numpy()[0])
+    except (OSError, ValueError, KeyError, TypeError, tf.errors.OpError) as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise TrainingError(f"{saved_model_dir} is no model that answers: {lines[0][:300]}") from error
+
+
+class _Aligned(tf.Module):
+    """An export whose probabilities are put into another order."""
+
+    def __init__(self, model, positions: Sequence[int]):
+        super().__init__()
+        self.model = model
+        self._positions = list(positions)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="examples")])
+    def serve_examples(self, examples):
+        probabilities = self.model.signatures["serving_examples"](examples=examples)["probabilities"]
+        # A column of nought for what the export does not know.
+        padded = tf.pad(probabilities, [[0, 0], [0, 1]])
+        return {"probabilities": tf.gather(padded, self._positions, axis=1)}
+
+
+def align(saved_model_dir: str, own: Sequence[str], classes: Sequence[str], path: str) -> None:
+    """Writes an export once more, with the probabilities of other classes: for a comparison, not to be served.
+
+    Args:
+        saved_model_dir: Folder that `export` wrote.
+        own: Its classes, as `classes_of` gives them.
+        classes: Those wanted. One that is not its own has probability 0; one of its own that is not wanted is left out.
+        path: Folder to write; the signature `serving_examples` alone.
+    """
+    positions = [own.index(name) if name in own else len(own) for name in classes]
+    aligned = _Aligned(tf.saved_model.load(saved_model_dir), positions)
+    tf.saved_model.save(aligned, path, signatures={"serving_examples": aligned.serve_examples})
 
 
 def weights_digest(saved_model_dir: str) -> str:

@@ -17,7 +17,7 @@ import pydantic
 import tensorflow as tf
 import tf_keras
 
-from models import files, input_pipeline, loop, profile, profile_page, serving, workers
+from models import files, input_pipeline, loop, profile, profile_page, serving, smoke, workers
 from models.checkpoints import Checkpoint
 from models.classes import parse_classes
 from models.code import code_digest
@@ -42,7 +42,7 @@ def run_fn(fn_args) -> None:
                 `window_end`, a Unix time: training stops `reserve_minutes` before it; `stop_after`, a number of steps after
                 which it stops as if the window ended, to repeat one that did;
             hyperparameters: None, or the config of KerasTuner's HyperParameters, which overrides `training`;
-            serving_model_dir: where the SavedModel goes;
+            serving_model_dir: where the SavedModel goes, and with it the smoke set (`models.smoke`);
             model_run_dir: where `training.json`, the record of this training, goes, its profile (`profile.html`) and the
                 scalars for TensorBoard (`tensorboard/`).
 
@@ -127,6 +127,7 @@ def _train(fn_args, network_config, config, short_side, team):
     served = Classifier(network_config, len(classes), config.seed)
     alone().assign(served.weights, team.values(network.weights))
     serving.export(served, classes, network_config.image_size, short_side, fn_args.serving_model_dir)
+    smoke.write(served, val, classes, network_config.image_size, short_side, fn_args.serving_model_dir)
     record = {
         "weights_sha256": serving.weights_digest(fn_args.serving_model_dir),
         "backbone_sha256": backbone_digest,

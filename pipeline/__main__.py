@@ -1,4 +1,4 @@
-"""The commands beside the runners: `python -m pipeline shard | plan | predict | replay | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | plan | predict | release | replay | audit`."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from pipeline import window
 from pipeline.errors import PipelineError, user_error
 from pipeline.lineage import commands as commands_of_audit
 from pipeline.places import DEFAULT_STORE, Places
+from pipeline.release import commands as commands_of_releases
 from pipeline.shards import commands as commands_of_shards
 
 
@@ -28,6 +29,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
     predict.add_argument("--endpoint", default="default", help="endpoint of the serving ledger (default: default)")
+
+    commands_of_releases.add_arguments(
+        commands.add_parser("release", help="what serves; roll back, or promote, with a reason")
+    )
 
     replay = commands.add_parser("replay", parents=[store], help="train the model of a run again: are the weights the same?")
     replay.add_argument("run_id", metavar="RUN_ID", help="the run, as `audit serving` names it")
@@ -102,6 +107,7 @@ _COMMANDS = {
     "shard": commands_of_shards.shard,
     "plan": window.plan,
     "predict": _predict,
+    "release": commands_of_releases.release,
     "replay": _replay,
     "audit": commands_of_audit.audit,
 }

@@ -16,15 +16,18 @@ from pipeline.components.image_sharder import ImageSharder
 from pipeline.components.known_hyperparameters import KnownHyperparameters
 from pipeline.components.label_join import LabelJoin
 from pipeline.components.last_accepted import LastAccepted
+from pipeline.components.release_gate import ReleaseGate
 from pipeline.components.release_pusher import ReleasePusher
 from pipeline.components.run_manifest import RunManifest
 from pipeline.components.serving_ledger import ServingLedger
 from pipeline.components.serving_model import ServingModel
+from pipeline.components.smoke_test import SmokeTest
 from pipeline.components.snapshot_example_gen import SnapshotExampleGen
 from pipeline.components.snapshot_gate import SnapshotGate
 from pipeline.components.snapshot_gen import SnapshotGen
 from pipeline.components.trainer import Trainer
 from pipeline.components.tuner import Tuner
+from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
 from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
@@ -60,6 +63,7 @@ def on_this_machine(places: Places) -> Platform:
 def create_pipeline(
     settings: Settings,
     limits: Limits,
+    thresholds: Thresholds,
     places: Places,
     origin: Origin,
     start: Start,
@@ -71,6 +75,7 @@ def create_pipeline(
     Args:
         settings: The settings.
         limits: The gate's limits.
+        thresholds: What a candidate must reach before it serves.
         places: Where things lie.
         origin: What the run is made of.
         start: What the run is started with; training stops in time for what comes after it in its window.
@@ -186,17 +191,42 @@ def create_pipeline(
     )
 
     # Is the candidate fit to serve? Then it serves, and the ledger says so.
+    smoke_test = SmokeTest(
+        manifest=manifest.outputs["manifest"],
+        model=trainer.outputs["model"],
+        thresholds=json.dumps(typed.to_dict(thresholds.smoke), sort_keys=True),
+        reports=places.all_reports,
+    )
     serving = ServingModel(verdict=verdict, ledger_path=places.ledger, endpoint=settings.release.endpoint)
     evaluator = Evaluator(
         examples=join.outputs["eval_examples"],
-        example_splits=["eval"],
         model=trainer.outputs["model"],
         baseline_model=serving.outputs["model"],
-        eval_config=evaluation_config_of(settings.evaluation),
+        smoke_test=smoke_test.outputs["blessing"],
+        eval_config=evaluation_config_of(thresholds),
+        batch_size=settings.evaluation.batch_size,
+        max_batch_bytes=settings.evaluation.max_batch_bytes,
+    )
+    release_gate = ReleaseGate(
+        manifest=manifest.outputs["manifest"],
+        snapshot=snapshot.outputs["snapshot"],
+        baseline=baseline.outputs["statistics"],
+        schema=schema.outputs["schema"],
+        eval_examples=join.outputs["eval_examples"],
+        serving_model=serving.outputs["model"],
+        smoke_test=smoke_test.outputs["blessing"],
+        evaluation=evaluator.outputs["evaluation"],
+        tfma_blessing=evaluator.outputs["blessing"],
+        thresholds=json.dumps(typed.to_dict(thresholds), sort_keys=True),
+        bootstrap=int(settings.release.bootstrap),
+        reports=places.all_reports,
+        warehouse=warehouse,
     )
     pusher = ReleasePusher(
         model=trainer.outputs["model"],
-        model_blessing=evaluator.outputs["blessing"],
+        model_blessing=release_gate.outputs["verdict"],
+        infra_blessing=smoke_test.outputs["blessing"],
+        serving_model=serving.outputs["model"],
         snapshot=snapshot.outputs["snapshot"],
         push_destination=tfx.proto.PushDestination(
             filesystem=tfx.proto.PushDestination.Filesystem(base_directory=places.versions)
@@ -210,15 +240,14 @@ def create_pipeline(
         hyperparameters=hyperparameters,
         model=trainer.outputs["model"],
         model_run=trainer.outputs["model_run"],
-        evaluation=evaluator.outputs["evaluation"],
-        blessing=evaluator.outputs["blessing"],
+        serving_model=serving.outputs["model"],
+        verdict=release_gate.outputs["verdict"],
         pushed_model=pusher.outputs["pushed_model"],
         ledger_path=places.ledger,
         endpoint=settings.release.endpoint,
         configuration_folder=places.configurations,
         profile_pointer=places.newest_profile,
         tuned=int(tune),
-        min_slice_examples=settings.evaluation.min_slice_examples,
     )
 
     return tfx.dsl.Pipeline(
@@ -240,8 +269,10 @@ def create_pipeline(
             known,
             tuner,
             trainer,
+            smoke_test,
             serving,
             evaluator,
+            release_gate,
             pusher,
             release,
         ],

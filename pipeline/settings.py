@@ -1,7 +1,7 @@
 """The settings of a pipeline: one frozen dataclass per concern, filled by `configs/*.yaml`.
 
 Defaults are production's and are written here or in `models/config.py`, once. The limits that stop
-a bad week are not here but in `schema/gate.yaml`, because analysts edit those.
+a bad week and a bad model are not here but in `schema/gate.yaml` and `schema/release.yaml`, because people edit those.
 """
 
 import dataclasses
@@ -134,19 +134,16 @@ class GateSettings:
 
 @typed.frozen
 class EvaluationSettings:
-    """What a candidate must reach on this week's eval split.
+    """How the eval split goes through the models. What a candidate must reach is in `schema/release.yaml`.
 
     Attributes:
-        min_accuracy: Overall accuracy, 0 to 1.
-        max_accuracy_drop: How far below the serving model the candidate's accuracy may lie.
-        min_slice_examples: A class with fewer eval examples is not named as the weakest.
-        batch_size: Examples a batch.
+        batch_size: Photographs a batch.
+        max_batch_bytes: Bytes of the photographs of a batch, as stored: a few large ones must not fill the memory. One that
+            alone has more is a batch of its own.
     """
 
-    min_accuracy: float = pydantic.Field(default=0.8, ge=0, le=1)
-    max_accuracy_drop: float = pydantic.Field(default=0.0, ge=0, le=1)
-    min_slice_examples: int = pydantic.Field(default=50, ge=1)
     batch_size: int = pydantic.Field(default=64, ge=1)
+    max_batch_bytes: int = pydantic.Field(default=8 * 2**20, ge=2**10)
 
 
 @typed.frozen
@@ -155,9 +152,12 @@ class ReleaseSettings:
 
     Attributes:
         endpoint: Name of the endpoint in the serving ledger.
+        bootstrap: Whether a model may be released although nothing serves, so that it cannot be compared and absolute
+            thresholds alone decide. Set it for the first release; the run records it.
     """
 
     endpoint: str = pydantic.Field(default="default", pattern=r"^[a-z][a-z0-9-]{0,62}$")
+    bootstrap: bool = False
 
 
 @typed.frozen

@@ -22,16 +22,6 @@ def of_run(places: Places, run_id: str) -> str:
     """
     facts = audit.run_facts(MLMDLineage(places.metadata).run(run_id))
     evaluation, release = facts["evaluation"], facts["release"]
-    weakest = (
-        f"; weakest class {evaluation['weakest_class']} {evaluation['weakest_accuracy']:.3f}"
-        if evaluation["weakest_class"]
-        else "; no class has enough eval examples to be judged alone"
-    )
-    against = (
-        f", the serving model has {evaluation['baseline_accuracy']:.3f}"
-        if evaluation["baseline_accuracy"] is not None
-        else ", nothing served before"
-    )
     lines = [
         "",
         f"run        {run_id}",
@@ -39,7 +29,8 @@ def of_run(places: Places, run_id: str) -> str:
         f"images     {facts['shards']['images']} in shards, {facts['shards']['quarantined']} in quarantine",
         f"gate       {facts['gate']['verdict']}" + (" (bootstrap: no baseline for drift)" if facts["gate"]["bootstrap"] else ""),
         f"           report: {places.reports(run_id)}/gate.html",
-        f"eval       accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} photographs{against}{weakest}",
+        f"eval       {_accuracy(evaluation)}",
+        f"           report: {places.reports(run_id)}/release.html",
         f"blessed    {'yes' if evaluation['blessed'] else 'no: ' + '; '.join(evaluation['failures'])}",
         f"weights    {release['weights_sha256'][:16]}",
     ]
@@ -56,6 +47,22 @@ def of_run(places: Places, run_id: str) -> str:
         f"  .venv/bin/python -m pipeline audit serving --on {today}{store}",
     ]
     return "\n".join(lines)
+
+
+def _accuracy(evaluation: dict) -> str:
+    if evaluation["accuracy"] is None:
+        return "none: the smoke test refused the export"
+    weakest = (
+        f"; weakest class {evaluation['weakest_class']} {evaluation['weakest_accuracy']:.3f}"
+        if evaluation["weakest_class"]
+        else "; no class has enough eval examples to be judged alone"
+    )
+    against = (
+        f", the serving model has {evaluation['baseline_accuracy']:.3f}"
+        if evaluation["baseline_accuracy"] is not None
+        else ", nothing served before"
+    )
+    return f"accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} photographs{against}{weakest}"
 
 
 def _word(path: str) -> str:

@@ -18,23 +18,38 @@ from pipeline.release import ledger
 log = logging.getLogger(__name__)
 
 
-def reason_to_hold(blessed: bool, snapshot_date: str, weights: str, serving: ledger.Entry | None) -> str:
+def reason_to_hold(
+    blessed: bool, snapshot_date: str, weights: str, judged_against: str, entries: list[ledger.Entry]
+) -> str:
     """Why a candidate is not pushed; empty when it is.
 
     Args:
-        blessed: Verdict of the Evaluator.
+        blessed: Verdict of ReleaseGate.
         snapshot_date: Date of the candidate's snapshot, YYYY-MM-DD.
         weights: Digest of its weights.
-        serving: What serves now.
+        judged_against: Version that it was compared with; empty when nothing served.
+        entries: What the ledger says of the endpoint, oldest first.
     """
     if not blessed:
         return "the evaluation did not bless it"
+    withdrawn = ledger.withdrawal(entries, weights)
+    if withdrawn:
+        return (
+            f"these very weights were rolled back at {withdrawn.at} by {withdrawn.actor}: {withdrawn.reason}. If they shall "
+            "serve again: python -m pipeline release promote"
+        )
+    serving = entries[-1] if entries else None
     if serving is None:
         return ""
     if serving.weights_sha256 == weights:
         return f"these very weights serve already, as version {serving.to_version} of run {serving.run_id}"
     if snapshot_date < serving.snapshot_date:
         return f"it is of {snapshot_date}, and a model of {serving.snapshot_date} serves (run {serving.run_id})"
+    if serving.to_version != judged_against:
+        return (
+            f"it was compared with version {judged_against or 'none'}, and since then version {serving.to_version} serves: run "
+            "the week again, so that it is compared with that"
+        )
     return ""
 
 
@@ -43,13 +58,21 @@ class Executor(executor.Executor):
 
     def CheckBlessing(self, input_dict):
         """Whether to push; the reason against it is kept for `Do`."""
+        smoke_test = artifact_utils.get_single_instance(input_dict[standard_component_specs.INFRA_BLESSING_KEY])
+        if not facts.number(smoke_test, "blessed"):
+            self._hold = "the smoke test refused its export"
+            return False
         snapshot = artifact_utils.get_single_instance(input_dict["snapshot"])
         model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
         with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
             weights = weights_digest(folder)
-        blessed = super().CheckBlessing(input_dict)
-        serving = ledger.serving(self._ledger, self._endpoint)
-        self._hold = reason_to_hold(blessed, facts.text(snapshot, "date"), weights, serving)
+        self._hold = reason_to_hold(
+            super().CheckBlessing(input_dict),
+            facts.text(snapshot, "date"),
+            weights,
+            facts.text(artifact_utils.get_single_instance(input_dict["serving_model"]), "version"),
+            ledger.of_endpoint(self._ledger, self._endpoint),
+        )
         return not self._hold
 
     def Do(self, input_dict, output_dict, exec_properties):
@@ -88,7 +111,7 @@ def _versions_folder(exec_properties) -> str:
 
 
 class ReleasePusherSpec(component_spec.ComponentSpec):
-    """Pusher's, with the snapshot as one more input and the place of the ledger."""
+    """Pusher's, with the snapshot and the model that serves as inputs, and the place of the ledger."""
 
     PARAMETERS = {
         **standard_component_specs.PusherSpec.PARAMETERS,
@@ -98,6 +121,7 @@ class ReleasePusherSpec(component_spec.ComponentSpec):
     INPUTS = {
         **standard_component_specs.PusherSpec.INPUTS,
         "snapshot": component_spec.ChannelParameter(type=LabelSnapshot),
+        "serving_model": component_spec.ChannelParameter(type=standard_artifacts.Model),
     }
     OUTPUTS = standard_component_specs.PusherSpec.OUTPUTS
 
@@ -107,7 +131,9 @@ class ReleasePusher(component.Pusher):
 
     Args:
         model: Channel of the candidate.
-        model_blessing: Channel of the Evaluator's verdict.
+        model_blessing: Channel of ReleaseGate's verdict.
+        infra_blessing: Channel of SmokeTest's verdict.
+        serving_model: Channel of the model that it was compared with.
         snapshot: Channel of the snapshot that it was trained on.
         push_destination: `pusher_pb2.PushDestination`.
         ledger: File of the serving ledger.
@@ -117,10 +143,14 @@ class ReleasePusher(component.Pusher):
     SPEC_CLASS = ReleasePusherSpec
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
-    def __init__(self, model, model_blessing, snapshot, push_destination, ledger, endpoint):
+    def __init__(
+        self, model, model_blessing, infra_blessing, serving_model, snapshot, push_destination, ledger, endpoint
+    ):
         spec = ReleasePusherSpec(
             model=model,
             model_blessing=model_blessing,
+            infra_blessing=infra_blessing,
+            serving_model=serving_model,
             snapshot=snapshot,
             push_destination=push_destination,
             ledger=ledger,

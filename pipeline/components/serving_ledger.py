@@ -1,6 +1,5 @@
 """The last step: writes the release into the ledger, and what came of the run into the lineage."""
 
-import functools
 import json
 
 from tfx.types import standard_artifacts
@@ -11,10 +10,8 @@ from models.serving import weights_digest
 from pipeline import files, storage
 from pipeline.artifacts import LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
-from pipeline.components.release_pusher import reason_to_hold
 from pipeline.lineage import digests
 from pipeline.release import configurations, ledger, profiles
-from pipeline.validation import evaluation as evaluations
 
 
 @component
@@ -24,15 +21,14 @@ def ServingLedger(
     hyperparameters: InputArtifact[standard_artifacts.HyperParameters],
     model: InputArtifact[standard_artifacts.Model],
     model_run: InputArtifact[standard_artifacts.ModelRun],
-    evaluation: InputArtifact[standard_artifacts.ModelEvaluation],
-    blessing: InputArtifact[standard_artifacts.ModelBlessing],
+    serving_model: InputArtifact[standard_artifacts.Model],
+    verdict: InputArtifact[standard_artifacts.ModelBlessing],
     pushed_model: InputArtifact[standard_artifacts.PushedModel],
     ledger_path: Parameter[str],
     endpoint: Parameter[str],
     configuration_folder: Parameter[str],
     profile_pointer: Parameter[str],
     tuned: Parameter[int],
-    min_slice_examples: Parameter[int],
     release: OutputArtifact[ServingRelease],
 ):
     """Records a pushed model as what serves, or why there was nothing to release.
@@ -43,64 +39,58 @@ def ServingLedger(
         hyperparameters: What the Tuner or the best-known configuration said.
         model: The candidate.
         model_run: Where training wrote `training.json`.
-        evaluation: Its figures.
-        blessing: Its verdict.
+        serving_model: What it was judged against.
+        verdict: `ReleaseGate`'s, and the figures.
         pushed_model: Whether and where it was pushed.
         ledger_path: File of the serving ledger.
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
         profile_pointer: File that points to the newest record of a training, which the next window is planned with.
         tuned: 1 when this run tuned; a tuned and released run's hyperparameters become the best known.
-        min_slice_examples: Fewest eval examples of a class that may be called the weakest.
         release: The artifact: `release.json`, and its facts as custom properties.
     """
     run_id = facts.text(manifest, "run_id")
     training_uri = storage.join(model_run.uri, "training.json")
     training = json.loads(storage.read(training_uri))
-    with storage.on_disk(evaluation.uri) as folder:
-        figures = evaluations.read(folder)
-    with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
-        weights = weights_digest(folder)
-    weakest = figures.weakest(min_slice_examples)
+    judged = json.loads(storage.read(storage.join(verdict.uri, "evaluation.json")))
     hyperparameter_file = storage.join(hyperparameters.uri, storage.names(hyperparameters.uri)[0])
+    export = path_utils.serving_model_dir(model.uri)
+    with storage.on_disk(export) as folder:
+        weights = weights_digest(folder)
     known = {
         "run_id": run_id,
         "snapshot": facts.text(snapshot, "table"),
         "snapshot_date": facts.text(snapshot, "date"),
         "endpoint": endpoint,
         "weights_sha256": weights,
-        "export_sha256": digests.of_folder(path_utils.serving_model_path(model.uri)),
+        "export_sha256": digests.of_folder(export),
         "training": json.dumps(training, sort_keys=True),
         "hyperparameters": storage.read(hyperparameter_file).decode(),
-        "accuracy": figures.accuracy,
-        "log_loss": figures.log_loss,
-        "eval_examples": figures.examples,
-        "by_class": json.dumps(figures.by_class, sort_keys=True),
-        "weakest_class": weakest or "",
-        "weakest_accuracy": figures.by_class[weakest][0] if weakest else -1.0,
-        "blessed": facts.number(blessing, "blessed") == 1,
-        "evaluation_failures": json.dumps(figures.failures),
+        **_figures(judged),
+        "blessed": judged["blessed"],
+        "evaluation_failures": json.dumps(judged["failures"], ensure_ascii=False),
         "released": False,
         "reason": facts.text(pushed_model, "reason"),
     }
-    if figures.baseline_accuracy is not None:
-        known["baseline_accuracy"] = figures.baseline_accuracy
     entry = None
     if facts.number(pushed_model, "pushed"):
+        path = facts.text(pushed_model, "pushed_destination")
         try:
             entry = ledger.append(
                 ledger_path,
                 endpoint=endpoint,
+                from_version=facts.text(serving_model, "version"),
                 to_version=facts.text(pushed_model, "pushed_version"),
-                model=facts.text(pushed_model, "pushed_destination"),
+                model=path,
                 run_id=run_id,
                 snapshot=known["snapshot"],
                 snapshot_date=known["snapshot_date"],
                 weights_sha256=weights,
-                unless=functools.partial(reason_to_hold, True, known["snapshot_date"], weights),
             )
         except ledger.Held as held:
+            # Somebody released between the push and this step: what was pushed serves nowhere.
             known["reason"] = str(held)
+            storage.remove_folder(path)
     if entry:
         known |= {
             "released": True,
@@ -120,3 +110,22 @@ def ServingLedger(
     profiles.record(profile_pointer, profiles.Newest(run_id, known["snapshot_date"], training_uri))
     storage.write(storage.join(release.uri, "release.json"), files.to_json(known).encode())
     facts.record(release, known)
+
+
+def _figures(judged: dict) -> dict:
+    """What the lineage keeps of an evaluation; without one, no more than that there is none."""
+    if not judged["evaluated"]:
+        return {"evaluated": False}
+    classes = [each for each in judged["slices"] if each["kind"] == "label"]
+    weakest = min((each for each in classes if each["judged"]), key=lambda each: (each["accuracy"], each["name"]), default=None)
+    known = {
+        "evaluated": True,
+        **judged["metrics"],
+        "eval_examples": judged["examples"],
+        "by_class": json.dumps({each["name"]: [each["accuracy"], each["examples"]] for each in classes}, sort_keys=True),
+        "weakest_class": weakest["name"] if weakest else "",
+        "weakest_accuracy": weakest["accuracy"] if weakest else -1.0,
+    }
+    if judged["serving_metrics"]:
+        known["baseline_accuracy"] = judged["serving_metrics"]["accuracy"]
+    return known

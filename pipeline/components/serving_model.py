@@ -7,6 +7,7 @@ from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, comp
 from pipeline import storage
 from pipeline.artifacts import GateReport
 from pipeline.components import facts
+from pipeline.errors import PipelineError
 from pipeline.release import ledger
 
 
@@ -24,12 +25,20 @@ def ServingModel(
         ledger_path: File of the serving ledger.
         endpoint: Endpoint whose model is wanted.
         model: A copy of that model; before the first release, empty and with `bootstrap` = 1.
+
+    Raises:
+        PipelineError: The ledger names a model that is not there.
     """
     del verdict
     entry = ledger.serving(ledger_path, endpoint)
     if entry is None:
         facts.record(model, {"bootstrap": True})
         return
+    if not storage.exists(storage.join(entry.path, "saved_model.pb")):
+        raise PipelineError(
+            f"version {entry.to_version} of run {entry.run_id} serves, says the ledger, and its folder {entry.path} is not there "
+            "or not whole: restore it from a backup, or return to an older one: python -m pipeline release rollback"
+        )
     storage.copy_folder(entry.path, path_utils.serving_model_dir(model.uri))
     facts.record(
         model,

@@ -57,10 +57,10 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How the candidate did on this week's eval split.
+    """How the candidate did on this week's eval split. The figures are None where its export was refused and not evaluated.
 
     Attributes:
-        blessed: Verdict of the Evaluator.
+        blessed: Verdict of ReleaseGate, or of the Evaluator in runs of older code; False when the export was refused before.
         accuracy: Share of examples that are classified rightly, 0 to 1.
         baseline_accuracy: The same of the model that served; None when nothing did.
         log_loss: Mean cross-entropy, in nats.
@@ -72,13 +72,13 @@ class Evaluation:
     """
 
     blessed: bool
-    accuracy: float
+    accuracy: float | None
     baseline_accuracy: float | None
-    log_loss: float
-    examples: int
-    weakest_class: str
-    weakest_accuracy: float
-    by_class: Mapping[str, Sequence[float]]
+    log_loss: float | None
+    examples: int | None
+    weakest_class: str | None
+    weakest_accuracy: float | None
+    by_class: Mapping[str, Sequence[float]] | None
     failures: Sequence[str]
 
 
@@ -294,8 +294,15 @@ def _gate(run: Run, cut_off: Execution | None) -> Gate | None:
 def _evaluation(release: dict) -> Evaluation | None:
     if not release:
         return None
+    verdict = {"blessed": bool(release["blessed"]), "failures": _json(release["evaluation_failures"])}
+    # Runs of older code evaluated every candidate, and did not say so.
+    if not release.get("evaluated", True):
+        return Evaluation(
+            **verdict, accuracy=None, baseline_accuracy=None, log_loss=None, examples=None, weakest_class=None,
+            weakest_accuracy=None, by_class=None,
+        )  # fmt: skip
     return Evaluation(
-        blessed=bool(release["blessed"]),
+        **verdict,
         accuracy=release["accuracy"],
         baseline_accuracy=release.get("baseline_accuracy"),
         log_loss=release["log_loss"],
@@ -303,7 +310,6 @@ def _evaluation(release: dict) -> Evaluation | None:
         weakest_class=release["weakest_class"],
         weakest_accuracy=release["weakest_accuracy"],
         by_class=_json(release["by_class"]),
-        failures=_json(release["evaluation_failures"]),
     )
 
 

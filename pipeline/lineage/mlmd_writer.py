@@ -1,17 +1,19 @@
-"""The one thing that the pipeline itself writes into ML Metadata: how a run ended that did not end well.
+"""What the pipeline itself writes into ML Metadata: how a run ended that did not end well, and releases that people decided.
 
 TFX's launcher marks a failed step as FAILED and says nothing of the reason; a step that was killed stays RUNNING for ever.
 """
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import ml_metadata
 from ml_metadata.proto import metadata_store_pb2 as pb
 
 from pipeline.errors import PipelineError, user_error
 from pipeline.lineage.facts import FAILURE, FAILURE_FACTS, FAILURE_KIND
+from pipeline.lineage.mlmd import RELEASE_TYPE, MLMDLineage
+from pipeline.release.ledger import Entry
 from pipeline.validation.text import shortened
 
 _LONGEST = 20_000
@@ -77,6 +79,46 @@ def end(path: str, run_id: str, failure: Failure | None) -> int:
     if changed:
         store.put_executions(list(changed.values()))
     return len(running)
+
+
+def record_releases(path: str, entries: Sequence[Entry]) -> int:
+    """Records what people decided, as ServingLedger records what a run did; what is recorded already stays.
+
+    Args:
+        path: ML Metadata's SQLite file.
+        entries: Entries of the serving ledger, one a decision.
+
+    Returns:
+        How many were new.
+
+    Raises:
+        PipelineError: The file is no lineage store, or cannot be written.
+    """
+    known = {release.number for release in MLMDLineage(path).releases()}
+    new = [entry for entry in entries if entry.number not in known]
+    if not new:
+        return 0
+    try:
+        store = _opened(path)
+        type_id = store.put_artifact_type(pb.ArtifactType(name=RELEASE_TYPE), can_add_fields=True)
+        store.put_artifacts([_artifact(type_id, entry) for entry in new])
+    except (RuntimeError, ml_metadata.errors.StatusError) as error:
+        raise PipelineError(f"the lineage store {path} cannot be written ({error})") from error
+    return len(new)
+
+
+def _artifact(type_id: int, entry: Entry) -> pb.Artifact:
+    artifact = pb.Artifact(type_id=type_id, state=pb.Artifact.LIVE)
+    facts = dataclasses.asdict(entry)
+    facts |= {"released": 1, "released_at": facts.pop("at"), "ledger_number": facts.pop("number")}
+    for name, value in {**facts, "ledger_line_sha256": entry.line_sha256}.items():
+        if isinstance(value, int):
+            artifact.custom_properties[name].int_value = value
+        elif isinstance(value, float):
+            artifact.custom_properties[name].double_value = value
+        else:
+            artifact.custom_properties[name].string_value = value
+    return artifact
 
 
 def _record(execution, failure: Failure) -> None:

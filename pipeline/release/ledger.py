@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from pipeline import storage
 from pipeline.errors import PipelineError
@@ -39,6 +39,9 @@ class Entry:
         snapshot_date: That snapshot's date.
         weights_sha256: Digest of its weights.
         previous: SHA-256 of the ledger's line before; zeros for the first.
+        action: `release`, by a run; `promote` or `rollback`, by a person.
+        actor: Who, for a person's; empty for a run.
+        reason: Why; empty for a run.
     """
 
     number: int
@@ -53,6 +56,10 @@ class Entry:
     snapshot_date: str
     weights_sha256: str
     previous: str
+    # Entries from before people could act have none.
+    action: str = "release"
+    actor: str = ""
+    reason: str = ""
 
     def line(self) -> bytes:
         """The entry as its line of the ledger, without the line end."""
@@ -110,6 +117,28 @@ def _newest(entries: list[Entry], endpoint: str) -> Entry | None:
     return next((entry for entry in reversed(entries) if entry.endpoint == endpoint), None)
 
 
+def of_endpoint(path: str | os.PathLike, endpoint: str) -> list[Entry]:
+    """The entries of one endpoint, oldest first."""
+    return [entry for entry in read(path) if entry.endpoint == endpoint]
+
+
+def withdrawal(entries: Sequence[Entry], weights_sha256: str) -> Entry | None:
+    """The rollback that took these weights from the traffic, unless a later entry brought them back.
+
+    Args:
+        entries: Of one endpoint, oldest first.
+        weights_sha256: The weights.
+    """
+    found, serves = None, None
+    for entry in entries:
+        if entry.action == "rollback" and serves == weights_sha256 != entry.weights_sha256:
+            found = entry
+        elif entry.weights_sha256 == weights_sha256:
+            found = None
+        serves = entry.weights_sha256
+    return found
+
+
 def append(
     path: str | os.PathLike,
     *,
@@ -120,48 +149,49 @@ def append(
     snapshot: str,
     snapshot_date: str,
     weights_sha256: str,
-    unless: Callable[[Entry | None], str] = lambda serving: "",
+    from_version: str | None = None,
+    action: str = "release",
+    actor: str = "",
+    reason: str = "",
 ) -> Entry:
     """Records that `to_version` takes all traffic of `endpoint` from now on.
 
-    The file is replaced in one step: a reader sees the ledger before or after, never a part, and of two runs that release
-    at once the second follows the first. A step that is tried again finds its own entry.
+    The file is replaced in one step: a reader sees the ledger before or after, never a part. Of two that release at once, the
+    second is refused. A step that is tried again finds the entry that it wrote.
 
     Args:
         path: The ledger's file.
-        endpoint, to_version, run_id, snapshot, snapshot_date, weights_sha256: As in `Entry`.
+        endpoint, to_version, run_id, snapshot, snapshot_date, weights_sha256, action, actor, reason: As in `Entry`.
         model: Folder of the SavedModel.
-        unless: Gets the entry of what serves, and says why this must not replace it; empty when it may.
+        from_version: What serves now as far as the caller knows, empty for nothing; None for one who need not know.
 
     Returns:
         The entry written.
 
     Raises:
-        Held: `unless` found a reason.
+        Held: Something else serves than the caller decided upon.
     """
     path, written = os.fspath(path), []
 
     def change(content: bytes | None) -> bytes:
         content = content or b""
-        entries = _entries(path, content)
-        mine = [entry for entry in entries if (entry.endpoint, entry.run_id, entry.to_version) == (endpoint, run_id, to_version)]
-        if mine:
-            written[:] = mine
+        entries = [entry for entry in _entries(path, content) if entry.endpoint == endpoint]
+        before = entries[-1].to_version if entries else ""
+        again = entries and (entries[-1].run_id, entries[-1].to_version, entries[-1].action) == (run_id, to_version, action)
+        if again:
+            written[:] = entries[-1:]
             return content
-        before = _newest(entries, endpoint)
-        reason = unless(before)
-        if reason:
-            raise Held(reason)
+        if from_version not in (None, before):
+            raise Held(
+                f"version {before or 'none'} serves at endpoint {endpoint} by now, and this was decided upon while version "
+                f"{from_version or 'none'} did: look again (python -m pipeline release status), and decide again"
+            )
         lines = _lines(path, content)
-        written[:] = [_entry_after(before, lines)]
-        return b"\n".join([*lines, written[0].line()]) + b"\n"
-
-    def _entry_after(before: Entry | None, lines: list[bytes]) -> Entry:
-        return Entry(
+        entry = Entry(
             number=len(lines) + 1,
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
             endpoint=endpoint,
-            from_version=before.to_version if before else "",
+            from_version=before,
             to_version=to_version,
             path=model,
             share=1.0,
@@ -170,7 +200,12 @@ def append(
             snapshot_date=snapshot_date,
             weights_sha256=weights_sha256,
             previous=hashlib.sha256(lines[-1]).hexdigest() if lines else _FIRST,
+            action=action,
+            actor=actor,
+            reason=reason,
         )
+        written[:] = [entry]
+        return b"\n".join([*lines, entry.line()]) + b"\n"
 
     storage.update(path, change)
     return written[-1]

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pipeline import files, storage
 from pipeline.validation.histograms import Histogram, described, svg
 from pipeline.validation.rules import Facts, Finding
+from pipeline.validation.text import escaped as _e
 from pipeline.validation.text import printable, shortened
 from pipeline.validation.verdict import Verdict
 
-_STYLE = """
+# Of this page and the release's.
+STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c1e21; }
 h1 { font-size: 1.4rem; } .verdict { padding: .8rem 1rem; border-radius: .4rem; font-weight: 600; overflow-wrap: anywhere; }
 .accepted { background: #e2f3e5; color: #12602a; } .rejected { background: #fbe4e2; color: #8c1b12; } .overridden-week { background: #fdf0d2; color: #6b4700; }
@@ -113,11 +115,6 @@ def write(
     storage.write(storage.join(folder, "gate.html"), page.encode())
 
 
-def _e(text: str) -> str:
-    """People's words as a page shows them: one line, not too long, no markup."""
-    return html.escape(printable(text))
-
-
 def _page(run_id, snapshot, facts: Facts, verdict: Verdict, now, before) -> str:
     rows = "".join(
         f'<tr class="{verdict.word(finding.rule)}"><td><b>{_e(finding.rule)}</b></td>'
@@ -130,7 +127,7 @@ def _page(run_id, snapshot, facts: Facts, verdict: Verdict, now, before) -> str:
     baseline = facts.baseline.table if facts.baseline else "none (bootstrap)"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{_e(table)}: {'accepted' if verdict.accepted else 'rejected'}</title><style>{_STYLE}</style>"
+        f"<title>{_e(table)}: {'accepted' if verdict.accepted else 'rejected'}</title><style>{STYLE}</style>"
         f"<h1>Gate report of {_e(table)}</h1>"
         # Not shortened again: names and reason are already, and the rules must all be read.
         f'<p class="verdict {kind}">{html.escape(verdict_line(table, verdict))}</p>'

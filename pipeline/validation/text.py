@@ -1,5 +1,7 @@
 """Figures and people's words as a report prints them."""
 
+import html
+
 # Longest label, id or sentence that is printed whole, in characters.
 _LABEL, _SENTENCE = 80, 600
 
@@ -20,6 +22,11 @@ def printable(text: str) -> str:
     writing must not forge a line. They are written as Python escapes.
     """
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shortened(text, _SENTENCE))
+
+
+def escaped(text: str) -> str:
+    """People's words as a page shows them: one line, not too long, no markup."""
+    return html.escape(printable(text))
 
 
 def percent(value: float, limit: float | None = None, sign: str = "") -> str:

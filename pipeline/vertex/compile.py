@@ -14,6 +14,7 @@ from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 from kfp.pipeline_spec import pipeline_spec_pb2
 from pipeline import typed
 from pipeline.errors import SettingsError
+from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
 from pipeline.pipeline import Platform, create_pipeline
 from pipeline.places import Places
@@ -29,12 +30,13 @@ _PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 _TUNER = {"cpu_limit": 12.0, "memory_limit": 85.0}
 
 
-def compiled(settings: Settings, limits: Limits, origin: Origin, image: str, tune: bool) -> dict:
+def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin: Origin, image: str, tune: bool) -> dict:
     """The pipeline job, as Vertex takes it.
 
     Args:
         settings: The settings, with `vertex`.
         limits: The gate's limits.
+        thresholds: What a candidate must reach before it serves.
         origin: What the run is made of.
         image: The pipeline's image, by digest.
         tune: Whether runs search for hyperparameters.
@@ -65,7 +67,7 @@ def compiled(settings: Settings, limits: Limits, origin: Origin, image: str, tun
         },
         tuner_machine=_tuner_machine(vertex) if tune else None,
     )  # fmt: skip
-    week = create_pipeline(settings, limits, places, dataclasses.replace(origin, image=image), start, tune, platform)
+    week = create_pipeline(settings, limits, thresholds, places, dataclasses.replace(origin, image=image), start, tune, platform)
     config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image=image, use_pipeline_spec_2_1=True)
     return kubeflow_v2_dag_runner.KubeflowV2DagRunner(config).run(week, write_out=False)
 

@@ -138,6 +138,7 @@ def read_compiled(uri: str, settings: Settings) -> Compiled:
         tasks, parameters = spec["root"]["dag"]["tasks"], spec["root"]["inputDefinitions"]["parameters"]
         executors = spec["deploymentSpec"]["executors"].values()
         found = sorted({executor["container"]["image"] for executor in executors if "container" in executor})
+        tunes = tasks["KnownHyperparameters"]["inputs"]["parameters"]["tune"]["runtimeValue"]["constant"] == 1
         given = json.loads(tasks["RunManifest"]["inputs"]["parameters"]["settings"]["runtimeValue"]["constant"])
         json_format.ParseDict(content, v1.PipelineJob.pb(v1.PipelineJob()))
     except OSError as error:
@@ -159,7 +160,7 @@ def read_compiled(uri: str, settings: Settings) -> Compiled:
         raise PipelineError(
             f"{uri} was compiled with other settings: {', '.join(differs)} differ. Compile it again, or name its settings"
         )
-    return Compiled(content, name, found[0], root, "Tuner" in tasks)
+    return Compiled(content, name, found[0], root, tunes)
 
 
 def pipeline_job(

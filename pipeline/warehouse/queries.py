@@ -269,6 +269,14 @@ def places_of_image(indexes: Mapping[str, str]) -> str:
     )
 
 
+def new_images(snapshot: str, baseline: str) -> str:
+    """`image_id`: each image that the snapshot holds and the baseline does not, once."""
+    return f"""
+SELECT DISTINCT s.image_id AS image_id
+FROM {snapshot} AS s LEFT JOIN {baseline} AS b ON s.image_id = b.image_id
+WHERE b.image_id IS NULL AND s.image_id IS NOT NULL"""
+
+
 def common_images(snapshot: str, baseline: str) -> str:
     """One row, `n`: images that both snapshots hold."""
     return f"""

@@ -14,7 +14,7 @@ from pipeline.components import (
 from pipeline.components.release_pusher import Executor as Pusher
 from pipeline.errors import PipelineError, SnapshotRejected
 from pipeline.release import ledger, profiles
-from pipeline.validation import acceptance, evaluation
+from pipeline.validation import acceptance
 from tests.pipeline.components.test_snapshot_gate import EDITS, Weeks
 
 LEDGER, ACCEPTED, CONFIGURATIONS = "gs://out/serving/ledger.jsonl", "gs://out/accepted", "gs://out/configurations"
@@ -61,8 +61,8 @@ class TestTheLedger:
         newer = cloud.content(LEDGER)
         cloud.delete(LEDGER)
         cloud.before(lambda call: call.kind == "write", lambda: cloud.put(LEDGER, newer))
-        with pytest.raises(ledger.Held, match="run-2 serves"):
-            append("1", unless=lambda serving: f"{serving.run_id} serves" if serving else "")
+        with pytest.raises(ledger.Held, match="version 2 serves at endpoint default by now.*while version none did"):
+            append("1", from_version="")
         assert cloud.content(LEDGER) == newer
 
     @pytest.mark.parametrize("lost", [False, True])
@@ -156,11 +156,13 @@ def test_manifest_and_snapshot_are_written(cloud, tmp_path):
 
 
 @pytest.fixture
-def release(cloud, tmp_path, monkeypatch):
+def release(cloud, tmp_path):
     """Runs the steps from the evaluation's verdict on for a model of the given weights."""
-    figures = evaluation.Evaluation(0.75, None, 0.5, 8, {"cup": (0.5, 4)}, [])
-    # TFMA's own files are read in tests/pipeline/validation/test_evaluation.py; here it counts which folder is read.
-    monkeypatch.setattr(evaluation, "read", lambda folder: figures if storage.names(folder) == ["metrics"] else None)
+    slices = [{"kind": "label", "name": "cup", "accuracy": 0.5, "examples": 4, "judged": True}]
+    judged = {
+        "evaluated": True, "blessed": True, "failures": [], "examples": 8, "slices": slices, "serving_metrics": None,
+        "metrics": {"accuracy": 0.75, "log_loss": 0.5},
+    }  # fmt: skip
 
     def run(date: str, weights: float) -> dict:
         here, root = tmp_path / date, f"gs://out/{date}"
@@ -170,15 +172,21 @@ def release(cloud, tmp_path, monkeypatch):
         for name, content in [
             ("model_run/training.json", b'{"epochs": 2}'),
             ("hyperparameters/best_hyperparameters.txt", b'{"space": [], "values": {"dropout": 0.5}}'),
-            ("evaluation/metrics", b""),
+            ("verdict/evaluation.json", json.dumps(judged).encode()),
         ]:
             cloud.put(f"{root}/{name}", content)
         snapshot = artifact(LabelSnapshot, "", date=date, table=f"labels_{date.replace('-', '')}")
         model, pushed = artifact(standard_artifacts.Model, f"{root}/model"), artifact(standard_artifacts.PushedModel, f"{root}/push")
-        blessing = artifact(standard_artifacts.ModelBlessing, "", blessed=1)
+        verdict = artifact(standard_artifacts.ModelBlessing, f"{root}/verdict", blessed=1)
+        smoke_test = artifact(standard_artifacts.InfraBlessing, "", blessed=1)
+        serves = ledger.serving(LEDGER, "default")
+        serving = artifact(standard_artifacts.Model, "", version=serves.to_version if serves else "")
         destination = json.dumps({"filesystem": {"base_directory": VERSIONS}})
         Pusher().Do(
-            {"snapshot": [snapshot], "model": [model], "model_blessing": [blessing]},
+            {
+                "snapshot": [snapshot], "model": [model], "model_blessing": [verdict], "infra_blessing": [smoke_test],
+                "serving_model": [serving],
+            },
             {"pushed_model": [pushed]},
             {"push_destination": destination, "ledger": LEDGER, "endpoint": "default"},
         )
@@ -189,15 +197,14 @@ def release(cloud, tmp_path, monkeypatch):
             hyperparameters=artifact(standard_artifacts.HyperParameters, f"{root}/hyperparameters"),
             model=model,
             model_run=artifact(standard_artifacts.ModelRun, f"{root}/model_run"),
-            evaluation=artifact(standard_artifacts.ModelEvaluation, f"{root}/evaluation"),
-            blessing=blessing,
+            serving_model=serving,
+            verdict=verdict,
             pushed_model=pushed,
             ledger_path=LEDGER,
             endpoint="default",
             configuration_folder=CONFIGURATIONS,
             profile_pointer=PROFILE,
             tuned=1,
-            min_slice_examples=1,
             release=output,
         )
         return json.loads(cloud.content(f"{root}/release/release.json"))
@@ -224,8 +231,9 @@ def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(clou
 
     output = artifact(standard_artifacts.HyperParameters, "gs://out/known")
     known_hyperparameters.KnownHyperparameters.test_call(
-        verdict=GateReport(), manifest=artifact(RunManifest, "", snapshot_date="2026-03-30"), folder=CONFIGURATIONS, hyperparameters=output
-    )
+        verdict=GateReport(), manifest=artifact(RunManifest, "", snapshot_date="2026-03-30"), folder=CONFIGURATIONS, tune=0,
+        hyperparameters=output,
+    )  # fmt: skip
     assert facts.text(output, "origin") == "tuned by run run-2026-03-23"
     assert json.loads(cloud.content("gs://out/known/best_hyperparameters.txt"))["values"] == {"dropout": 0.5}
 
@@ -239,8 +247,8 @@ def test_a_newer_release_between_push_and_ledger_holds_the_older(cloud, release)
         lambda: cloud.put(LEDGER, newer),
     )
     held = release("2026-03-23", 1.0)
-    assert not held["released"] and held["reason"].startswith("it is of 2026-03-23, and a model of 2026-03-30 serves")
-    assert cloud.content(LEDGER) == newer
+    assert not held["released"] and held["reason"].startswith("version 9 serves at endpoint default by now")
+    assert cloud.content(LEDGER) == newer and cloud.below(VERSIONS) == {}
 
 
 def test_a_push_that_fails_midway_leaves_the_versions_as_they_were(cloud, release):

@@ -47,27 +47,43 @@ class Story:
         self.folder = folder
         self.store = folder / "store"
         self.runs: dict[str, Command] = {}
-        self.settings = self.write_settings("settings.yaml", min_accuracy=0.0)
+        self.settings = self.write_settings("settings.yaml")
+        self.thresholds = self.write_thresholds("easy.yaml", min_accuracy=0.0)
 
-    def write_settings(self, name: str, min_accuracy: float, epochs: int = 2) -> pathlib.Path:
-        """The committed settings with `epochs` after a frozen one, none left out, and the given threshold."""
-        content = yaml.safe_load((ROOT / "pipeline" / "configs" / "local.yaml").read_text())
-        content["training"] |= {"frozen_epochs": 1, "unfrozen_epochs": epochs, "early_stopping_patience": 1000}
-        content["evaluation"] |= {"min_accuracy": min_accuracy, "max_accuracy_drop": 1.0}
+    def write_thresholds(self, name: str, min_accuracy: float) -> pathlib.Path:
+        """The committed thresholds, with ones that a few epochs reach and the given one."""
+        content = yaml.safe_load((ROOT / "schema" / "release.yaml").read_text())
+        content["absolute"] = {
+            "min_accuracy": min_accuracy, "min_balanced_accuracy": 0.0, "min_top_3_accuracy": min_accuracy, "max_log_loss": 20.0,
+            "max_calibration_error": 1.0, "max_confusion": 1.0,
+        }  # fmt: skip
+        for limit, value in content["comparison"].items():
+            if limit.startswith("max_"):
+                content["comparison"][limit] = 20.0 if "loss" in limit else 1.0
+        for kind in ("label", "source", "size", "new"):
+            content["slices"][kind] |= {"min_accuracy": 0.0, "max_certain_drop": 1.0}
         path = self.folder / name
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def words(self, date: str, settings: pathlib.Path | None = None, store: pathlib.Path | None = None) -> list[str]:
+    def write_settings(self, name: str, epochs: int = 2) -> pathlib.Path:
+        """The committed settings with `epochs` after a frozen one, none left out."""
+        content = yaml.safe_load((ROOT / "pipeline" / "configs" / "local.yaml").read_text())
+        content["training"] |= {"frozen_epochs": 1, "unfrozen_epochs": epochs, "early_stopping_patience": 1000}
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def words(self, date: str, settings: pathlib.Path | None = None, thresholds: pathlib.Path | None = None) -> list[str]:
         """The command line of one run."""
         return [
-            "local_runner.py", "--snapshot-date", date, "--store", str(store or self.store),
-            "--settings", str(settings or self.settings),
+            "local_runner.py", "--snapshot-date", date, "--store", str(self.store),
+            "--settings", str(settings or self.settings), "--thresholds", str(thresholds or self.thresholds),
         ]  # fmt: skip
 
-    def run(self, name: str, date: str, settings: pathlib.Path | None = None) -> Command:
+    def run(self, name: str, date: str, thresholds: pathlib.Path | None = None) -> Command:
         """Runs a week to its end and remembers it."""
-        self.runs[name] = command(*self.words(date, settings))
+        self.runs[name] = command(*self.words(date, thresholds=thresholds))
         return self.runs[name]
 
     def ledger(self) -> str:
@@ -78,7 +94,7 @@ class Story:
 
 def interrupt_in_training(story: Story, date: str) -> None:
     """Starts a run, tries a second one beside it, and presses Ctrl-C in a training that would last for minutes."""
-    settings = story.write_settings("long.yaml", min_accuracy=0.0, epochs=900)
+    settings = story.write_settings("long.yaml", epochs=900)
     process = subprocess.Popen(
         [sys.executable, *story.words(date, settings)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -112,5 +128,5 @@ def story(tmp_path_factory) -> Story:
     story.run("second", "2026-03-09")
     story.after_second = story.ledger()
     story.run("bad", "2026-03-30")
-    story.run("again", "2026-03-09", story.write_settings("strict.yaml", min_accuracy=1.0))
+    story.run("again", "2026-03-09", story.write_thresholds("strict.yaml", min_accuracy=1.0))
     return story

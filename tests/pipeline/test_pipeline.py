@@ -10,6 +10,7 @@ from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 from pipeline import local, settings, typed
 from pipeline.console import Progress
 from pipeline.origin import Origin
+from pipeline.evaluation.thresholds import Thresholds
 from pipeline.pipeline import create_pipeline, on_this_machine
 from pipeline.places import Places
 from pipeline.start import Start
@@ -24,7 +25,9 @@ def whole(tune=False, **changes):
     config = dataclasses.replace(settings.load(settings.CONFIGS / "local.yaml"), **changes)
     limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
     places = Places(store="/store", images="/data/images", labels="/data/labels.csv", schema="/data/schema")
-    return create_pipeline(config, limits, places, ORIGIN, Start("run-1", "2026-03-02"), tune, on_this_machine(places))
+    thresholds = typed.load(Thresholds, ROOT / "schema" / "release.yaml")
+    start = Start("run-1", "2026-03-02")
+    return create_pipeline(config, limits, thresholds, places, ORIGIN, start, tune, on_this_machine(places))
 
 
 def nodes(tune=False, **changes) -> dict:
@@ -58,7 +61,7 @@ def test_the_steps_of_a_week(week):
     assert sorted(week) == sorted([
         "RunManifest", "ImageSharder", "SnapshotGen", "SnapshotExampleGen", "StatisticsGen", "ImportSchemaGen",
         "ExampleValidator", "LastAccepted", "DistributionValidator", "SnapshotGate", "LabelJoin", "KnownHyperparameters",
-        "Tuner", "Trainer", "ServingModel", "Evaluator", "ReleasePusher", "ServingLedger",
+        "Tuner", "Trainer", "SmokeTest", "ServingModel", "Evaluator", "ReleaseGate", "ReleasePusher", "ServingLedger",
     ])  # fmt: skip
 
 
@@ -83,7 +86,7 @@ def test_the_tuner_is_told_what_it_searches_and_where_studies_are(week):
 def test_nothing_behind_the_gate_starts_without_its_verdict(tune):
     steps = nodes(tune)
     behind = list(steps)[list(steps).index("SnapshotGate") + 1 :]
-    assert len(behind) == 8
+    assert len(behind) == 10
     for name in behind:
         assert "SnapshotGate" in upstream(steps, name), name
 
@@ -100,7 +103,8 @@ def test_compiled_for_vertex_every_task_behind_the_gate_starts_only_when_it_succ
         return "SnapshotGate" in before or any(map(behind, before))
 
     assert [task for task in tasks if behind(task)] == [
-        "Evaluator", "KnownHyperparameters", "LabelJoin", "ReleasePusher", "ServingLedger", "ServingModel", "Trainer", "Tuner",
+        "Evaluator", "KnownHyperparameters", "LabelJoin", "ReleaseGate", "ReleasePusher", "ServingLedger", "ServingModel",
+        "SmokeTest", "Trainer", "Tuner",
     ]  # fmt: skip
     # A strategy of its own could start a task although what it depends on failed.
     assert not any("strategy" in task.get("triggerPolicy", {}) for task in tasks.values())
@@ -112,14 +116,17 @@ def test_the_gate_waits_for_everything_that_it_judges(week):
 
 def test_the_ledger_is_written_last(week):
     assert upstream(week, "ServingLedger") == set(week) - {"ServingLedger"}
-    assert set(week["Evaluator"].upstream_nodes) >= {"ServingModel", "Trainer"}
+    assert set(week["Evaluator"].upstream_nodes) >= {"ServingModel", "Trainer", "SmokeTest"}
+    assert set(week["ReleasePusher"].upstream_nodes) >= {"ReleaseGate", "SmokeTest", "ServingModel"}
 
 
 def test_a_run_is_known_by_its_parameters(week):
     manifest = week["RunManifest"]
     assert (parameter(manifest, "run_id"), parameter(manifest, "snapshot_date")) == ("run-1", "2026-03-02")
     # They alone need to know more of the run than the artifacts before them say.
-    readers = ["SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Tuner", "Trainer", "ServingLedger"]
+    readers = [
+        "SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Tuner", "Trainer", "SmokeTest", "ReleaseGate", "ServingLedger",
+    ]  # fmt: skip
     assert [name for name, step in week.items() if "manifest" in step.inputs.inputs] == sorted(readers, key=list(week).index)
     assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"
     assert json.loads(parameter(manifest, "settings"))["name"] == "product-photographs"
@@ -130,7 +137,10 @@ def test_settings_reach_the_steps_that_they_are_for(week):
     assert limits["max_relabelled_share"] == 0.08 and parameter(week["SnapshotGate"], "bootstrap") == 1
     assert json.loads(parameter(week["ImageSharder"], "settings"))["short_side"] == 112
     assert parameter(week["LabelJoin"], "tuning_share") == 0.5
-    assert parameter(week["ServingLedger"], "min_slice_examples") == 3 and parameter(week["ServingLedger"], "tuned") == 0
+    thresholds = json.loads(parameter(week["ReleaseGate"], "thresholds"))
+    assert thresholds["absolute"]["min_accuracy"] == 0.5 and parameter(week["ReleaseGate"], "bootstrap") == 1
+    assert thresholds["smoke"] == json.loads(parameter(week["SmokeTest"], "thresholds"))
+    assert parameter(week["Evaluator"], "batch_size") == 64 and parameter(week["ServingLedger"], "tuned") == 0
     custom = json.loads(parameter(week["Trainer"], "custom_config"))
     assert custom["short_side"] == 112 and custom["network"]["image_size"] == 96
     location = json.loads(parameter(week["SnapshotGen"], "warehouse"))

@@ -7,13 +7,19 @@ from pipeline.places import Places
 from tests.pipeline.lineage.conftest import HandWritten, release_facts
 
 
+# A fact that a run did not record.
+DROPPED = object()
+
+
 @pytest.fixture
 def told(tmp_path):
     """Tells a run whose release has these facts."""
 
     def tell(**changes):
         places = Places(store=str(tmp_path))
-        HandWritten(places).whole_run("run-1", release_facts("run-1", 1, "2026-03-02 12:00", **changes))
+        facts = release_facts("run-1", 1, "2026-03-02 12:00", **changes)
+        kept = {name: value for name, value in facts.items() if value is not DROPPED}
+        HandWritten(places).whole_run("run-1", kept)
         return summary.of_run(places, "run-1")
 
     return tell
@@ -27,6 +33,7 @@ def test_a_release_is_told_with_what_went_in_and_came_out(told, tmp_path):
         "images     199 in shards, 1 in quarantine",
         "gate       labels_20260302 is accepted: all 19 rules passed (bootstrap: no baseline for drift)",
         f"           report: {tmp_path}/reports/run-1/gate.html",
+        f"           report: {tmp_path}/reports/run-1/release.html",
         "eval       accuracy 0.750 on 40 photographs, nothing served before; weakest class cup 0.500",
         "blessed    yes",
         f"weights    {'1' * 16}",
@@ -54,3 +61,12 @@ def test_the_next_commands_name_a_store_that_is_not_the_default_one(told, tmp_pa
     *_, predict, audit = told().splitlines()
     assert f"-m pipeline predict --store {tmp_path} " in predict
     assert audit.endswith(f" --store {tmp_path}")
+
+
+def test_a_refused_export_is_told_without_figures(told):
+    refused = dict.fromkeys(
+        ("accuracy", "log_loss", "eval_examples", "weakest_class", "weakest_accuracy", "by_class"), DROPPED
+    )
+    text = told(**refused, blessed=0, released=0, evaluation_failures='["too slow"]', reason="the smoke test refused its export")
+    assert "eval       none: the smoke test refused the export\n" in text
+    assert "serves     unchanged: the smoke test refused its export\n" in text

@@ -1,5 +1,6 @@
 """Why a candidate is pushed, or not, and that a push that fails leaves nothing behind."""
 
+import dataclasses
 import json
 
 import pytest
@@ -27,6 +28,11 @@ SERVING = Entry(
 )
 
 
+def hold(blessed, date, weights, serving):
+    """As `reason_to_hold` of a candidate that was compared with what serves."""
+    return reason_to_hold(blessed, date, weights, serving.to_version if serving else "", [serving] if serving else [])
+
+
 @pytest.mark.parametrize(
     ("serving", "date"),
     [
@@ -37,24 +43,40 @@ SERVING = Entry(
     ],
 )
 def test_a_blessed_model_that_is_new_is_pushed(serving, date):
-    assert reason_to_hold(True, date, "b" * 64, serving) == ""
+    assert hold(True, date, "b" * 64, serving) == ""
 
 
 @pytest.mark.parametrize("serving", [None, SERVING])
 def test_a_model_that_was_not_blessed_is_held(serving):
-    assert reason_to_hold(False, "2026-03-16", "b" * 64, serving) == "the evaluation did not bless it"
+    assert hold(False, "2026-03-16", "b" * 64, serving) == "the evaluation did not bless it"
 
 
 @pytest.mark.parametrize("date", ["2026-03-02", "2026-03-09", "2026-03-16"])
 def test_the_same_weights_are_not_released_twice(date):
-    reason = reason_to_hold(True, date, "a" * 64, SERVING)
+    reason = hold(True, date, "a" * 64, SERVING)
     assert reason == "these very weights serve already, as version 7 of run 20260309-20260309T053000Z"
 
 
 @pytest.mark.parametrize("date", ["2026-03-02", "2026-03-08", "2025-12-29"])
 def test_an_older_week_never_replaces_a_newer_one(date):
-    reason = reason_to_hold(True, date, "b" * 64, SERVING)
+    reason = hold(True, date, "b" * 64, SERVING)
     assert reason == f"it is of {date}, and a model of 2026-03-09 serves (run 20260309-20260309T053000Z)"
+
+
+def test_what_was_compared_with_another_model_than_serves_by_now_is_held():
+    reason = reason_to_hold(True, "2026-03-16", "b" * 64, "6", [SERVING])
+    assert reason.startswith("it was compared with version 6, and since then version 7 serves")
+
+
+def test_weights_that_a_person_rolled_back_return_by_a_person_only():
+    bad = dataclasses.replace(SERVING, to_version="8", weights_sha256="b" * 64)
+    back = dataclasses.replace(SERVING, action="rollback", actor="ana", reason="flowers")
+    entries = [SERVING, bad, back]
+    reason = reason_to_hold(True, "2026-03-16", "b" * 64, "7", entries)
+    assert "were rolled back" in reason and "by ana: flowers" in reason and "release promote" in reason
+    assert reason_to_hold(True, "2026-03-16", "c" * 64, "7", entries) == ""
+    promoted = dataclasses.replace(bad, action="promote")
+    assert "serve already" in reason_to_hold(True, "2026-03-16", "b" * 64, "8", [*entries, promoted])
 
 
 @pytest.fixture
@@ -64,15 +86,20 @@ def push(tmp_path):
     (tmp_path / "model" / "Format-Serving" / "saved_model.pb").write_text("graph")
     (tmp_path / "versions" / "7").mkdir(parents=True)
     snapshot, model, blessing = LabelSnapshot(), standard_artifacts.Model(), standard_artifacts.ModelBlessing()
+    smoke_test, serving_model = standard_artifacts.InfraBlessing(), standard_artifacts.Model()
     facts.record(snapshot, {"date": "2026-03-16"})
     model.uri = str(tmp_path / "model")
     blessing.set_int_custom_property("blessed", 1)
 
-    def push(uri):
+    def push(uri, smoke=1):
+        smoke_test.set_int_custom_property("blessed", smoke)
         pushed = standard_artifacts.PushedModel()
         pushed.uri = str(uri)
         Executor().Do(
-            {"snapshot": [snapshot], "model": [model], "model_blessing": [blessing]},
+            {
+                "snapshot": [snapshot], "model": [model], "model_blessing": [blessing], "infra_blessing": [smoke_test],
+                "serving_model": [serving_model],
+            },
             {"pushed_model": [pushed]},
             {
                 "push_destination": json.dumps({"filesystem": {"base_directory": str(tmp_path / "versions")}}),
@@ -80,6 +107,7 @@ def push(tmp_path):
                 "endpoint": "default",
             },
         )
+        push.reason = facts.text(pushed, "reason")
         return sorted(str(path.relative_to(tmp_path / "versions")) for path in (tmp_path / "versions").rglob("saved_model.pb"))
 
     return push
@@ -92,3 +120,8 @@ def test_a_push_that_fails_midway_leaves_the_versions_as_they_were(push, tmp_pat
     assert [path.name for path in (tmp_path / "versions").iterdir()] == ["7"]
     (pushed,) = push(tmp_path / "pushed")
     assert pushed.endswith("/saved_model.pb") and (tmp_path / "versions" / "7").is_dir()
+
+
+def test_an_export_that_the_smoke_test_refused_is_not_pushed_whatever_the_evaluation_says(push, tmp_path):
+    assert push(tmp_path / "pushed", smoke=0) == []
+    assert push.reason == "the smoke test refused its export"

@@ -8,6 +8,7 @@ from tfx.types import standard_artifacts
 
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts, image_sharder, known_hyperparameters, last_accepted, run_manifest, serving_model
+from pipeline.errors import PipelineError
 from pipeline.release import configurations, ledger
 from pipeline.shards.generations import Generation
 from pipeline.validation import acceptance
@@ -127,6 +128,15 @@ def serving(tmp_path, new):
 def test_before_the_first_release_there_is_no_model_to_be_judged_against(serving):
     output = serving()
     assert facts.number(output, "bootstrap") == 1 and content(output) == {}
+
+
+def test_a_serving_model_that_is_gone_is_named_with_what_to_do(serving, tmp_path):
+    ledger.append(
+        tmp_path / "ledger.jsonl", endpoint="default", to_version="1", model=str(tmp_path / "gone"), run_id="run-1",
+        snapshot="labels_20260302", snapshot_date="2026-03-02", weights_sha256="1" * 64,
+    )  # fmt: skip
+    with pytest.raises(PipelineError, match="version 1 of run run-1 serves.*gone is not there.*release rollback"):
+        serving()
 
 
 def test_the_model_that_the_ledger_names_is_the_one_to_be_judged_against(serving, tmp_path):

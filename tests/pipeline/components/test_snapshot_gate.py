@@ -18,6 +18,7 @@ from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManife
 from pipeline.components import facts, last_accepted, snapshot_gate
 from pipeline.components.distribution_validator import Executor, config_of
 from pipeline.errors import PipelineError, SnapshotRejected
+from pipeline.evaluation.thresholds import Thresholds
 from pipeline.lineage import facts as audit_facts
 from pipeline.lineage import text as audit_text
 from pipeline.lineage.mlmd import MLMDLineage
@@ -29,6 +30,7 @@ from pipeline.validation import rules
 from pipeline.validation.verdict import Override
 from pipeline.warehouse import LABEL_COLUMNS, open_warehouse, queries
 from pipeline.warehouse import Location as Where
+from tests.pipeline.conftest import ROOT
 from tests.pipeline.lineage.conftest import MANIFEST, SHARDS, SNAPSHOT, HandWritten, release_facts
 
 SCHEMA = 'feature { name: "label" type: BYTES string_domain { name: "label" value: "cup" value: "hat" } }'
@@ -363,8 +365,9 @@ def test_the_pipeline_hands_the_override_to_the_gate(person):
     places = Places(store="/store", images="/data/images", labels="/data/labels.csv", schema="/data/schema")
     origin = Origin("c0ffee", "clean", "tfx.txt", "0" * 64, "", "3.11", "Linux", "ana")
     config = settings.load(settings.CONFIGS / "local.yaml")
+    thresholds = typed.load(Thresholds, ROOT / "schema" / "release.yaml")
     start = Start("run-1", "2026-03-02", override=person.to_json() if person else "")
-    week = create_pipeline(config, LIMITS, places, origin, start, False)
+    week = create_pipeline(config, LIMITS, thresholds, places, origin, start, False)
     (gate,) = [component for component in week.components if component.id == "SnapshotGate"]
     assert Override.from_json(gate.exec_properties["override"]) == person
 

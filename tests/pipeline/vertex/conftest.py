@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from pipeline import settings, typed
+from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
 from pipeline.validation.rules import Limits
 from tests.pipeline.conftest import ROOT
@@ -39,13 +40,17 @@ def loaded(**vertex) -> settings.Settings:
     return typed.from_dict(settings.Settings, content, "test")
 
 
+def rules() -> tuple[Limits, Thresholds]:
+    """The committed limits of a week and thresholds of a release."""
+    return typed.load(Limits, ROOT / "schema" / "gate.yaml"), typed.load(Thresholds, ROOT / "schema" / "release.yaml")
+
+
 @pytest.fixture(scope="session")
 def compiled_jobs() -> dict[str, dict]:
     """The weekly and the monthly pipeline, compiled."""
     from pipeline.vertex.compile import compiled
 
-    limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
-    return {name: compiled(loaded(), limits, ORIGIN, IMAGE, name == "monthly") for name in ("weekly", "monthly")}
+    return {name: compiled(loaded(), *rules(), ORIGIN, IMAGE, name == "monthly") for name in ("weekly", "monthly")}
 
 
 @pytest.fixture

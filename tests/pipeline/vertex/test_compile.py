@@ -12,12 +12,11 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
 
-from pipeline import settings, typed
+from pipeline import settings
 from pipeline.errors import SettingsError
-from pipeline.validation.rules import Limits
 from pipeline.vertex import compile as compiling
 from tests.pipeline.conftest import ROOT
-from tests.pipeline.vertex.conftest import IMAGE, ORIGIN, loaded
+from tests.pipeline.vertex.conftest import IMAGE, ORIGIN, loaded, rules
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -70,8 +69,7 @@ def test_what_is_compiled_is_what_was_compiled(compiled_jobs, name):
 
 
 def test_it_compiles_to_the_same_bytes_again(compiled_jobs):
-    limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
-    again = compiling.compiled(loaded(), limits, ORIGIN, IMAGE, False)
+    again = compiling.compiled(loaded(), *rules(), ORIGIN, IMAGE, False)
     assert json.dumps(again, sort_keys=True) == json.dumps(compiled_jobs["weekly"], sort_keys=True)
 
 
@@ -89,25 +87,20 @@ def test_no_step_knows_this_machine(compiled_jobs):
         assert str(ROOT) not in json.dumps(job)
 
 
-@pytest.fixture
-def limits():
-    return typed.load(Limits, ROOT / "schema" / "gate.yaml")
-
-
-def test_settings_for_one_machine_are_refused(limits):
+def test_settings_for_one_machine_are_refused():
     with pytest.raises(SettingsError, match="have no vertex"):
-        compiling.compiled(settings.load(settings.CONFIGS / "local.yaml"), limits, ORIGIN, IMAGE, False)
+        compiling.compiled(settings.load(settings.CONFIGS / "local.yaml"), *rules(), ORIGIN, IMAGE, False)
     embedded = dataclasses.replace(loaded(), warehouse=settings.WarehouseSettings(kind="duckdb"))
     with pytest.raises(SettingsError, match="warehouse.kind duckdb .* use bigquery"):
-        compiling.compiled(embedded, limits, ORIGIN, IMAGE, False)
+        compiling.compiled(embedded, *rules(), ORIGIN, IMAGE, False)
 
 
-def test_a_backbone_of_this_machine_alone_is_refused(limits):
+def test_a_backbone_of_this_machine_alone_is_refused():
     def begun_from(backbone):
         return dataclasses.replace(loaded(), training=dataclasses.replace(loaded().training, backbone=backbone))
 
     with pytest.raises(SettingsError, match="training.backbone /home/ana/x.npz is a path of this machine"):
-        compiling.compiled(begun_from("/home/ana/x.npz"), limits, ORIGIN, IMAGE, False)
+        compiling.compiled(begun_from("/home/ana/x.npz"), *rules(), ORIGIN, IMAGE, False)
     # What is part of the project is part of the image.
     moved = compiling._for_vertex(begun_from(str(ROOT / "data" / "sample" / "backbone.npz")))
     assert moved.training.backbone == "/app/data/sample/backbone.npz"
