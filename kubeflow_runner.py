@@ -126,11 +126,11 @@ def _compile(options) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     from pipeline.vertex.compile import compiled
+    from pipeline.vertex.service import steps_of
 
     job = compiled(config, limits, thresholds, origin.discover(), image, options.tune)
     files.write_atomically(options.output, files.to_json(job))
-    tasks = len(job["pipelineSpec"]["root"]["dag"]["tasks"])
-    print(f"{options.output}: {tasks} steps of {config.name}, image {image}")
+    print(f"{options.output}: {len(steps_of(job))} steps of {config.name}, image {image}")
     return 0
 
 

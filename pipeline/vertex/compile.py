@@ -13,6 +13,7 @@ from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 
 from kfp.pipeline_spec import pipeline_spec_pb2
 from pipeline import typed
+from pipeline.components.run_alert import RunAlert
 from pipeline.errors import SettingsError
 from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
@@ -25,6 +26,8 @@ from pipeline.vertex import jobs, trainer
 from pipeline.vertex.settings import GPUS, VertexSettings
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+_DAG = "tfx-dag"
 
 # https://cloud.google.com/compute/docs/accelerator-optimized-machines: vCPUs and memory of an a2-highgpu-1g.
 _TUNER = {"cpu_limit": 12.0, "memory_limit": 85.0}
@@ -69,7 +72,35 @@ def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin:
     )  # fmt: skip
     week = create_pipeline(settings, limits, thresholds, places, dataclasses.replace(origin, image=image), start, tune, platform)
     config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image=image, use_pipeline_spec_2_1=True)
-    return kubeflow_v2_dag_runner.KubeflowV2DagRunner(config).run(week, write_out=False)
+    runner = kubeflow_v2_dag_runner.KubeflowV2DagRunner(config)
+    if not vertex.alert_topic:
+        return runner.run(week, write_out=False)
+    runner.set_exit_handler(
+        RunAlert(
+            final_status=tfx.orchestration.experimental.FinalStatusStr(),
+            run_id=start.run_id,
+            pipeline=settings.name,
+            topic=vertex.alert_topic,
+            reports=places.all_reports,
+            ledger_path=places.ledger,
+            endpoint=settings.release.endpoint,
+        )
+    )
+    return _with_parameters_inside(runner.run(week, write_out=False))
+
+
+def _with_parameters_inside(job: dict) -> dict:
+    """Passes the pipeline's parameters on to the DAG into which the compiler puts all steps when there is an exit handler.
+
+    The compiler forgets that: the steps would ask their own DAG for parameters that it does not have.
+    """
+    spec = job["pipelineSpec"]
+    definitions = spec["root"]["inputDefinitions"]
+    spec["components"][_DAG]["inputDefinitions"] = definitions
+    spec["root"]["dag"]["tasks"][_DAG]["inputs"] = {
+        "parameters": {name: {"componentInputParameter": name} for name in definitions["parameters"]}
+    }
+    return job
 
 
 def _parameter(name: str) -> tfx.dsl.experimental.RuntimeParameter:

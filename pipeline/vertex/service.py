@@ -120,6 +120,17 @@ class Compiled:
     tunes: bool
 
 
+def steps_of(content: Mapping) -> Mapping:
+    """The tasks of a compiled pipeline by name; with an exit handler they lie in a DAG within the root's.
+
+    Args:
+        content: The pipeline job.
+    """
+    spec = content["pipelineSpec"]
+    inner = spec["components"].get("tfx-dag")
+    return (inner or spec["root"])["dag"]["tasks"]
+
+
 def read_compiled(uri: str, settings: Settings) -> Compiled:
     """Reads a compiled pipeline and checks that it is one of these settings.
 
@@ -135,7 +146,8 @@ def read_compiled(uri: str, settings: Settings) -> Compiled:
         content = json.loads(storage.read(uri))
         spec = content["pipelineSpec"]
         name, root = spec["pipelineInfo"]["name"], content["runtimeConfig"]["gcsOutputDirectory"]
-        tasks, parameters = spec["root"]["dag"]["tasks"], spec["root"]["inputDefinitions"]["parameters"]
+        parameters = spec["root"]["inputDefinitions"]["parameters"]
+        tasks = steps_of(content)
         executors = spec["deploymentSpec"]["executors"].values()
         found = sorted({executor["container"]["image"] for executor in executors if "container" in executor})
         tunes = tasks["KnownHyperparameters"]["inputs"]["parameters"]["tune"]["runtimeValue"]["constant"] == 1

@@ -16,6 +16,8 @@ _FOLDER = r"^(gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/*?\[\]#]+)*|(/[^/*?\[\
 
 _NETWORK = r"^(projects/[0-9]+/global/networks/[a-z]([a-z0-9-]{0,61}[a-z0-9])?)?$"
 
+_TOPIC = r"^(projects/[^/\s]+/topics/[A-Za-z][A-Za-z0-9._~+%-]{2,254})?$"
+
 _CRON = r"^\S+( \S+){4}$"
 
 GPUS = {"a2-highgpu-1g": 1, "a2-highgpu-2g": 2, "a2-highgpu-4g": 4}
@@ -114,6 +116,7 @@ class VertexSettings:
         network: `projects/NUMBER/global/networks/NAME` that jobs are peered with; '' for none.
         labels: Labels of every resource, such as team.
         window_hours: Hours from the start of a run, on a schedule its time, to the end of its window.
+        alert_topic: Pub/Sub topic, `projects/PROJECT/topics/NAME`, that hears of each run that failed; '' for none.
         training: The job that trains.
         dataflow: Where Beam runs; null for the container of each step.
         schedule: When runs start by themselves.
@@ -128,6 +131,7 @@ class VertexSettings:
     network: str = pydantic.Field(default="", pattern=_NETWORK)
     labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
     window_hours: float = pydantic.Field(default=12.0, gt=0, le=168)
+    alert_topic: str = pydantic.Field(default="", pattern=_TOPIC)
     training: TrainingJobSettings = pydantic.Field(default_factory=TrainingJobSettings)
     dataflow: DataflowSettings | None = None
     schedule: ScheduleSettings = pydantic.Field(default_factory=ScheduleSettings)

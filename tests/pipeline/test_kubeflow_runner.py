@@ -103,7 +103,7 @@ def test_compile_writes_what_the_other_commands_read(folder, tmp_path, capsys, m
     assert f"17 steps of product-photographs, image {IMAGE}" in capsys.readouterr().out
     compiled = service.read_compiled(str(output), loaded())
     assert (compiled.image, compiled.tunes) == (IMAGE, tune)
-    manifest = compiled.content["pipelineSpec"]["root"]["dag"]["tasks"]["RunManifest"]["inputs"]["parameters"]
+    manifest = service.steps_of(compiled.content)["RunManifest"]["inputs"]["parameters"]
     assert json.loads(manifest["origin"]["runtimeValue"]["constant"])["image"] == IMAGE
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 

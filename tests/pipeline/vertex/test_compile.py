@@ -15,6 +15,7 @@ from tfx.orchestration.kubeflow.v2.container import kubeflow_v2_run_executor
 from pipeline import settings
 from pipeline.errors import SettingsError
 from pipeline.vertex import compile as compiling
+from pipeline.vertex.service import steps_of
 from tests.pipeline.conftest import ROOT
 from tests.pipeline.vertex.conftest import IMAGE, ORIGIN, loaded, rules
 
@@ -27,7 +28,7 @@ def described(job: dict) -> str:
     executors = spec["deploymentSpec"]["executors"]
     lines = [f"pipeline {spec['pipelineInfo']['name']}, schema {spec['schemaVersion']}, root {job['runtimeConfig']['gcsOutputDirectory']}"]
     lines += [f"parameter {name}: {of['parameterType']}" for name, of in sorted(spec["root"]["inputDefinitions"]["parameters"].items())]
-    for name, task in sorted(spec["root"]["dag"]["tasks"].items()):
+    for name, task in sorted(steps_of(job).items()) + [("RunAlert", spec["root"]["dag"]["tasks"]["RunAlert"])]:
         container = executors[f"{name}_executor"]["container"]
         args = container["args"]
         assert container["command"][-1] == "tfx.orchestration.kubeflow.v2.container.kubeflow_v2_run_executor"
@@ -41,7 +42,8 @@ def described(job: dict) -> str:
             output = source["taskOutputArtifact"]
             lines.append(f"  reads {key}: {output['producerTask']}.{output['outputArtifactKey']}")
         for key, value in sorted(task.get("inputs", {}).get("parameters", {}).items()):
-            given = value.get("runtimeValue", {}).get("constant", f"<{value.get('componentInputParameter')}>")
+            where = value.get("componentInputParameter") or next(iter(value))
+            given = value.get("runtimeValue", {}).get("constant", f"<{where}>")
             lines += [f"  given {key}: {line}" for line in _given(given)]
     beam = executors["ImageSharder_executor"]["container"]["args"][6:]
     return "\n".join([*lines, "", "Beam", *(f"  {arg}" for arg in beam), ""]).replace(IMAGE, "IMAGE@sha256:DIGEST")
@@ -80,6 +82,33 @@ def test_it_is_a_pipeline_job_to_vertexs_own_types(compiled_jobs, name):
     assert job.pipeline_spec["schemaVersion"] == "2.1.0"
     spec = json_format.ParseDict(compiled_jobs[name]["pipelineSpec"], pipeline_spec_pb2.PipelineSpec())
     assert {executor["container"]["image"] for executor in spec.deployment_spec["executors"].values()} == {IMAGE}
+
+
+def test_the_steps_of_the_inner_dag_get_the_pipelines_parameters(compiled_jobs):
+    """The compiler alone gives them none when there is an exit handler."""
+    spec = compiled_jobs["weekly"]["pipelineSpec"]
+    asked = {
+        value["componentInputParameter"]
+        for task in steps_of(compiled_jobs["weekly"]).values()
+        for value in task.get("inputs", {}).get("parameters", {}).values()
+        if "componentInputParameter" in value
+    }
+    assert asked == {"snapshot_date", "override", "window_end"}
+    assert set(spec["components"]["tfx-dag"]["inputDefinitions"]["parameters"]) == asked
+    passed = spec["root"]["dag"]["tasks"]["tfx-dag"]["inputs"]["parameters"]
+    assert passed == {name: {"componentInputParameter": name} for name in asked}
+
+
+def test_the_alert_comes_after_all_whatever_became_of_it_and_from_no_cache(compiled_jobs):
+    alert = compiled_jobs["weekly"]["pipelineSpec"]["root"]["dag"]["tasks"]["RunAlert"]
+    assert alert["dependentTasks"] == ["tfx-dag"] and alert["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
+    assert alert["inputs"]["parameters"]["final_status"] == {"taskFinalStatus": {"producerTask": "tfx-dag"}}
+    assert not alert.get("cachingOptions", {}).get("enableCache")
+
+
+def test_without_a_topic_there_is_no_alert(limits):
+    job = compiling.compiled(loaded(alert_topic=""), limits, ORIGIN, IMAGE, False)
+    assert set(job["pipelineSpec"]["root"]["dag"]["tasks"]) == set(steps_of(job)) and "RunAlert" not in steps_of(job)
 
 
 def test_no_step_knows_this_machine(compiled_jobs):
@@ -133,7 +162,7 @@ def test_the_first_step_runs_by_its_own_command_with_what_vertex_fills_in(compil
         "{{$.pipeline_job_schedule_time_utc}}": "2026-03-02T20:00:00Z",
     }
     values = {}
-    for name, value in spec["root"]["dag"]["tasks"]["RunManifest"]["inputs"]["parameters"].items():
+    for name, value in steps_of(compiled_jobs["weekly"])["RunManifest"]["inputs"]["parameters"].items():
         constant = value.get("runtimeValue", {}).get("constant")
         values[name] = placeholders.get(constant, constant) if constant is not None else parameters[value["componentInputParameter"]]
     schema = spec["components"]["RunManifest"]["outputDefinitions"]["artifacts"]["manifest"]["artifactType"]

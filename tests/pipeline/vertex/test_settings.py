@@ -25,6 +25,7 @@ def test_productions_settings_are_whole_but_for_their_blanks():
         ({"store": "gs://bucket/a*b"}, "vertex.store"),
         ({"service_account": "somebody"}, "vertex.service_account"),
         ({"network": "default"}, "vertex.network"),
+        ({"alert_topic": "retrain-alerts"}, "vertex.alert_topic"),
         ({"labels": {"Team": "x"}}, "vertex.labels"),
         ({"labels": {"snapshot": "x"}}, "vertex.labels has 'snapshot', which the pipeline sets itself"),
         ({"window_hours": 0.0}, "vertex.window_hours"),
