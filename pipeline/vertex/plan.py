@@ -21,6 +21,8 @@ def judge(settings: Settings, profile: str | None = None, prices: str = str(wind
     Raises:
         PipelineError: The record cannot be used.
     """
+    if not settings.vertex.window_hours:
+        return "not planned: vertex.window_hours is 0, so there is no window", True
     if profile is None:
         try:
             newest = profiles.find(Places(store=settings.vertex.store).newest_profile)

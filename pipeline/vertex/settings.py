@@ -115,7 +115,7 @@ class VertexSettings:
         service_account: The account that runs do everything as; '' for the project's default one.
         network: `projects/NUMBER/global/networks/NAME` that jobs are peered with; '' for none.
         labels: Labels of every resource, such as team.
-        window_hours: Hours from the start of a run, on a schedule its time, to the end of its window.
+        window_hours: Hours from the start of a run, on a schedule its time, to the end of its window; 0 for no window.
         alert_topic: Pub/Sub topic, `projects/PROJECT/topics/NAME`, that hears of each run that failed; '' for none.
         training: The job that trains.
         dataflow: Where Beam runs; null for the container of each step.
@@ -130,7 +130,7 @@ class VertexSettings:
     service_account: str = pydantic.Field(default="", pattern=r"^([^@\s]+@[^@\s]+\.[^@\s]+)?$")
     network: str = pydantic.Field(default="", pattern=_NETWORK)
     labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
-    window_hours: float = pydantic.Field(default=12.0, gt=0, le=168)
+    window_hours: float = pydantic.Field(default=12.0, ge=0, le=168)
     alert_topic: str = pydantic.Field(default="", pattern=_TOPIC)
     training: TrainingJobSettings = pydantic.Field(default_factory=TrainingJobSettings)
     dataflow: DataflowSettings | None = None

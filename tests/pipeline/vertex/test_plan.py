@@ -65,6 +65,11 @@ def test_the_newest_recorded_training_is_found_by_its_pointer(tmp_path):
         plan.judge(settings)
 
 
+def test_without_a_window_everything_fits(tmp_path):
+    told, fits = plan.judge(loaded(window_hours=0.0), record(tmp_path, 1))
+    assert fits and "no window" in told
+
+
 def test_a_record_that_is_gone_is_named(tmp_path):
     with pytest.raises(PipelineError, match="cannot read the profile /gone.json"):
         plan.judge(loaded(store=str(tmp_path)), "/gone.json")

@@ -28,7 +28,7 @@ def test_productions_settings_are_whole_but_for_their_blanks():
         ({"alert_topic": "retrain-alerts"}, "vertex.alert_topic"),
         ({"labels": {"Team": "x"}}, "vertex.labels"),
         ({"labels": {"snapshot": "x"}}, "vertex.labels has 'snapshot', which the pipeline sets itself"),
-        ({"window_hours": 0.0}, "vertex.window_hours"),
+        ({"window_hours": -1.0}, "vertex.window_hours"),
         ({"colour": "red"}, "vertex.colour: there is no such setting"),
         ({"training__machine": "a2-highgpu-8g"}, "vertex.training.machine"),
         ({"training__machine": "a2-highgpu-2g"}, "are 8 A100s: 4 are the budget"),
