@@ -7,7 +7,7 @@ ARGS ?=
 export TFX_LINE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-current lock clean
+.PHONY: help setup run test test-current lock image clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -33,6 +33,9 @@ test-current: ## run the tests on TFX 1.21, in a Debian 13 of its own where this
 
 lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer versions)
 	@$(PYTHON) requirements/lock.py $(if $(UPGRADE),--upgrade)
+
+image: ## build the container image (BASE=, BEAM=, IMAGE=: deploy/image.py says what they are)
+	@BASE='$(BASE)' BEAM='$(BEAM)' IMAGE='$(IMAGE)' $(PYTHON) deploy/image.py
 
 clean: ## remove .venv/ and caches; leaves store/, where runs and models are
 	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .debian13 .pytest_cache

@@ -20,7 +20,7 @@ class Origin:
     """What a run was made of, beside its parameters.
 
     Attributes:
-        commit: Git commit of the code; empty when the code is in no git repository.
+        commit: Git commit of the code; empty when the code is in no git repository and in no image that was built of one.
         tree: `clean`, `changed` (with uncommitted changes) or `unknown`.
         lock: Name of the locked requirements file that the environment was made from.
         lock_sha256: Its digest.
@@ -46,6 +46,9 @@ class Origin:
 def discover() -> Origin:
     """Finds out; what cannot be found is an empty text, never a guess."""
     commit, tree, changes = _git()
+    if not commit and os.environ.get("PIPELINE_COMMIT"):
+        # An image holds no repository, but the export of a commit: deploy/image.py builds nothing else.
+        commit, tree, changes = os.environ["PIPELINE_COMMIT"], "clean", ""
     lock, digest = _lock()
     return Origin(
         commit=commit,
@@ -58,6 +61,19 @@ def discover() -> Origin:
         launched_by=_account(),
         changes_sha256=changes,
     )
+
+
+def in_container(compiled: dict) -> dict:
+    """The origin of a run whose pipeline was compiled elsewhere: code and packages are those of the container that it runs in.
+
+    Args:
+        compiled: The fields of `Origin` when the pipeline was compiled; whoever did that, and for which image, stays.
+
+    Returns:
+        The fields of `Origin`.
+    """
+    here = dataclasses.asdict(discover())
+    return {**here, **{name: compiled[name] for name in ("image", "launched_by") if name in compiled}}
 
 
 def _git() -> tuple[str, str, str]:

@@ -7,6 +7,7 @@ from tfx.v1.dsl.components import OutputArtifact, Parameter, component
 from pipeline import files, storage
 from pipeline.artifacts import RunManifest as RunManifestArtifact
 from pipeline.components import facts
+from pipeline.origin import in_container
 from pipeline.start import Start, date_and_window
 
 
@@ -35,7 +36,10 @@ def RunManifest(
         window_end=window_end, window_hours=window_hours, created_at=created_at, scheduled_at=scheduled_at,
     )  # fmt: skip
     date, end = date_and_window(start)
-    known = {"run_id": run_id, "snapshot_date": date, **json.loads(origin)}
+    made_of = json.loads(origin)
+    if made_of.get("image"):
+        made_of = in_container(made_of)
+    known = {"run_id": run_id, "snapshot_date": date, **made_of}
     if end is not None:
         known["window_end"] = end
     content = {**known, "settings": json.loads(settings)}

@@ -46,6 +46,25 @@ def test_a_clean_repository(repository):
     assert (found.commit, found.tree, found.changes_sha256) == (git(repository, "rev-parse", "HEAD"), "clean", "")
 
 
+def test_an_image_knows_the_commit_that_it_was_built_of(project, monkeypatch):
+    monkeypatch.setenv("PIPELINE_COMMIT", "c0ffee")
+    found = origin.discover()
+    assert (found.commit, found.tree) == ("c0ffee", "clean")
+
+
+def test_a_repository_is_believed_before_an_image(repository, monkeypatch):
+    monkeypatch.setenv("PIPELINE_COMMIT", "c0ffee")
+    assert origin.discover().commit == git(repository, "rev-parse", "HEAD")
+
+
+def test_what_was_compiled_elsewhere_runs_with_what_the_container_holds(project, monkeypatch):
+    monkeypatch.setenv("PIPELINE_COMMIT", "c0ffee")
+    compiled = {"commit": "other", "lock": "tfx-1.16.txt", "image": "i@sha256:0", "launched_by": "ana", "python": "3.11.0"}
+    found = origin.in_container(compiled)
+    assert (found["commit"], found["image"], found["launched_by"]) == ("c0ffee", "i@sha256:0", "ana")
+    assert found["python"] == platform.python_version() and found.keys() == vars(origin.discover()).keys()
+
+
 @pytest.mark.parametrize("name", ["code.py", "new.py"])
 def test_a_changed_or_added_file_is_told(repository, name):
     (repository / name).write_text("two")
