@@ -1,0 +1,304 @@
+"""What an auditor waits for: every question on 52, 520 and 5,200 weekly runs.
+
+    .venv/bin/python bench/lineage.py
+
+Writes bench/lineage.json and prints a table. One real run of the sample (local_runner.py) is copied row by row in ML
+Metadata's tables, with ids, dates, versions, digests and a ledger of its own for each week, and a label snapshot each in the
+warehouse, of which every second has some labels changed. `cold` is a command in a process of its own, `in process` a question
+with the store opened anew, over different weeks. Takes about ten minutes on two cores and 1 GB of disk.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
+
+import duckdb  # noqa: E402
+
+from bench.shards import machine  # noqa: E402
+from pipeline import files  # noqa: E402
+from pipeline.lineage import audit, diff, facts, forward, graph, moment, timeline, verify  # noqa: E402
+from pipeline.lineage.mlmd import MLMDLineage  # noqa: E402
+from pipeline.places import Places  # noqa: E402
+from pipeline.release import ledger  # noqa: E402
+from pipeline.warehouse import Location, open_warehouse  # noqa: E402
+
+FIRST = datetime.datetime(2016, 1, 4, 12, tzinfo=datetime.timezone.utc)
+
+LIMIT_COLD_SECONDS, LIMIT_MILLISECONDS, JUDGED = 2.0, 50.0, 520
+"""What a question may take, at so many runs."""
+
+CHANGED = "UPDATE {} SET label = 'bird' WHERE label = 'tool' AND image_id LIKE '%a'"
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[52, 520, 5200], metavar="N")
+    parser.add_argument("--repeat", type=int, default=40, metavar="N", help="questions in process of each kind (default: 40)")
+    parser.add_argument("--cold", type=int, default=5, metavar="N", help="commands of each kind (default: 5)")
+    parser.add_argument("--output", default=str(ROOT / "bench" / "lineage.json"))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        places = Places(store=str(pathlib.Path(folder, "store")))
+        print("one real run ...", flush=True)
+        words = [sys.executable, str(ROOT / "local_runner.py"), "--snapshot-date", "2026-03-02", "--store", places.store]
+        subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        stores = []
+        for count in sorted(options.runs):
+            copied = grow(places, count)
+            print(f"{count} runs, {os.path.getsize(places.metadata) / 2**20:.0f} MiB", flush=True)
+            stores.append({
+                "runs": count,
+                "metadata_mib": round(os.path.getsize(places.metadata) / 2**20, 1),
+                "in_process_ms": in_process(places, copied, options.repeat),
+                "cold_seconds": cold(places, copied, options.cold),
+            })  # fmt: skip
+            print(table(stores[-1]), flush=True)
+    result = {
+        "command": " ".join([".venv/bin/python bench/lineage.py", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "limits": {"runs": JUDGED, "cold_seconds": LIMIT_COLD_SECONDS, "in_process_ms": LIMIT_MILLISECONDS},
+        "above_limits": [name for store in stores if store["runs"] == JUDGED for name in above(store)],
+        "stores": stores,
+    }
+    files.write_atomically(options.output, json.dumps(result, indent=2) + "\n")
+    print(f"above the limits at {JUDGED} runs: {', '.join(result['above_limits']) or 'none'}")
+    return 0
+
+
+def week(number: int) -> dict[str, str]:
+    """Names and times of one copied run."""
+    at = FIRST + datetime.timedelta(weeks=number)
+    return {
+        "run_id": f"{at:%Y%m%d}-{at:%Y%m%dT%H%M%SZ}", "table": f"labels_{at:%Y%m%d}", "at": at.isoformat(timespec="milliseconds"),
+        "date": f"{at:%Y-%m-%d}", "version": str(1_000_000 + number),
+    }  # fmt: skip
+
+
+def grow(places: Places, count: int) -> list[dict[str, str]]:
+    """Brings the store to `count` runs beside the real one; returns the copied ones."""
+    weeks = [week(number) for number in range(count)]
+    checksums = _snapshots(places, weeks)
+    with contextlib.closing(sqlite3.connect(places.metadata)) as db:
+        have = db.execute("SELECT COUNT(*) FROM Context c JOIN Type t ON t.id = c.type_id WHERE t.name = 'pipeline_run'").fetchone()[0] - 1
+        run = db.execute(
+            "SELECT c.id, c.type_id FROM Context c JOIN Type t ON t.id = c.type_id WHERE t.name = 'pipeline_run' ORDER BY c.id"
+        ).fetchone()
+        entries = _entries(places, weeks)
+        shape = _shape(db, run[0])
+        for number in range(have, count):
+            _copy(db, run, shape, number + 1, weeks[number], checksums[number % 2], entries[number])
+        db.commit()
+    pathlib.Path(places.ledger).write_bytes(b"".join(entry.line() + b"\n" for entry in entries))
+    return weeks
+
+
+def _snapshots(places: Places, weeks: list[dict]) -> list[tuple[int, str]]:
+    """Makes the snapshot tables; returns rows and checksum of the even ones and of the odd ones."""
+    with contextlib.closing(duckdb.connect(places.warehouse)) as db:
+        db.execute("BEGIN")
+        db.execute("CREATE TABLE IF NOT EXISTS bench_0 AS FROM labels_20260302")
+        db.execute("CREATE TABLE IF NOT EXISTS bench_1 AS FROM labels_20260302")
+        db.execute(CHANGED.format("bench_1"))
+        for number, item in enumerate(weeks):
+            db.execute(f"CREATE TABLE IF NOT EXISTS {item['table']} AS FROM bench_{number % 2}")
+        db.execute("COMMIT")
+    with open_warehouse(Location(kind="duckdb", labels="", database=places.warehouse)) as place:
+        checksums = [place._content(f"bench_{number}") for number in range(2)]
+    with contextlib.closing(duckdb.connect(places.warehouse)) as db:
+        source = db.execute("SELECT * FROM snapshots WHERE table_name = 'labels_20260302'").fetchone()
+        known = {name for (name,) in db.execute("SELECT table_name FROM snapshots").fetchall()}
+        rows = [
+            (item["table"], item["date"], item["at"], source[3], *checksums[number % 2], source[6])
+            for number, item in enumerate(weeks)
+            if item["table"] not in known
+        ]
+        db.execute("BEGIN")
+        db.executemany("INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?)", rows or [("none", *source[1:])])
+        db.execute("COMMIT")
+    return checksums
+
+
+def _entries(places: Places, weeks: list[dict]) -> list[ledger.Entry]:
+    """A chained ledger of the weeks."""
+    entries, previous, version = [], "0" * 64, ""
+    for number, item in enumerate(weeks, start=1):
+        entry = ledger.Entry(
+            number=number, at=item["at"], endpoint="default", from_version=version, to_version=item["version"],
+            path=f"{places.versions}/{item['version']}", share=1.0, run_id=item["run_id"], snapshot=item["table"],
+            snapshot_date=item["date"], weights_sha256=files.sha256(item["version"].encode()), previous=previous,
+        )  # fmt: skip
+        entries.append(entry)
+        previous, version = entry.line_sha256, item["version"]
+    return entries
+
+
+def _shape(db: sqlite3.Connection, run: int) -> dict[str, list[tuple]]:
+    """The rows of the real run, by table."""
+    executions = "SELECT execution_id FROM Association WHERE context_id = ?"
+    events = f"SELECT id FROM Event WHERE execution_id IN ({executions})"
+    artifacts = f"SELECT DISTINCT artifact_id FROM Event WHERE execution_id IN ({executions})"
+    wanted = {
+        "Execution": f"id IN ({executions})",
+        "ExecutionProperty": f"execution_id IN ({executions})",
+        "Artifact": f"id IN ({artifacts})",
+        "ArtifactProperty": f"artifact_id IN ({artifacts})",
+        "Event": f"id IN ({events})",
+        "EventPath": f"event_id IN ({events})",
+        "Association": f"execution_id IN ({executions})",
+        "Attribution": f"artifact_id IN ({artifacts})",
+    }
+    return {table: db.execute(f"SELECT * FROM {table} WHERE {where}", (run,)).fetchall() for table, where in wanted.items()}
+
+
+# What is another one in each week: name of a fact -> its value.
+def _facts_of(item: dict, content: tuple[int, str], entry: ledger.Entry) -> dict:
+    return {
+        "run_id": item["run_id"], "table": item["table"], "snapshot": item["table"], "rows": content[0], "checksum": content[1],
+        "released_at": item["at"], "to_version": item["version"], "ledger_number": entry.number, "path": entry.path,
+        "weights_sha256": entry.weights_sha256, "ledger_line_sha256": entry.line_sha256, "snapshot_date": item["date"],
+        "export_sha256": files.sha256(entry.path.encode()), "released": 1,
+    }  # fmt: skip
+
+
+def _copy(db, run: tuple[int, int], shape, number: int, item: dict, content: tuple[int, str], entry: ledger.Entry) -> None:
+    """Writes one week: the real run's rows with ids of its own."""
+    step = number * 100_000
+    context = db.execute("INSERT INTO Context (type_id, name) VALUES (?, ?)", (run[1], item["run_id"])).lastrowid
+    known = _facts_of(item, content, entry)
+
+    def own_facts(row: tuple) -> tuple:
+        owner, name, custom, integer, double, text, *rest = row
+        value = known.get(name)
+        if value is not None and (integer is not None or text is not None):
+            integer, text = (value, None) if isinstance(value, int) else (None, value)
+        return owner + step, name, custom, integer, double, text, *rest
+
+    rows = {
+        "Execution": [(row[0] + step, row[1], row[2], row[3] and f"{row[3]}-{number}", *row[4:]) for row in shape["Execution"]],
+        "ExecutionProperty": [(row[0] + step, *row[1:]) for row in shape["ExecutionProperty"]],
+        "Artifact": [(row[0] + step, *row[1:4], row[4] and f"{row[4]}-{number}", *row[5:]) for row in shape["Artifact"]],
+        "ArtifactProperty": [own_facts(row) for row in shape["ArtifactProperty"]],
+        "Event": [(row[0] + step, row[1] + step, row[2] + step, *row[3:]) for row in shape["Event"]],
+        "EventPath": [(row[0] + step, *row[1:]) for row in shape["EventPath"]],
+        "Association": [(row[0] + step, context if row[1] == run[0] else row[1], row[2] + step) for row in shape["Association"]],
+        "Attribution": [(row[0] + step, context if row[1] == run[0] else row[1], row[2] + step) for row in shape["Attribution"]],
+    }
+    for name, content_rows in rows.items():
+        if content_rows:
+            db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(content_rows[0]))})", content_rows)
+
+
+def questions(places: Places, weeks: list[dict]) -> dict[str, Callable[[int], object]]:
+    """Name -> the question about the week of a number, with everything opened anew."""
+
+    def lineage() -> MLMDLineage:
+        return MLMDLineage(places.metadata)
+
+    def times(store: MLMDLineage) -> timeline.Timeline:
+        return timeline.read(store, places.ledger)
+
+    def serving(number):
+        store = lineage()
+        return audit.serving(store, times(store), moment.span(weeks[number]["date"]))
+
+    def run(number):
+        store = lineage()
+        found = store.run(weeks[number]["run_id"])
+        return facts.of_run(found), times(store).of_run(found.run_id)
+
+    def compare(number):
+        store = lineage()
+        runs = [store.run(weeks[one]["run_id"]) for one in (number, (number + 1) % len(weeks))]
+        known = [facts.of_run(found) for found in runs]
+        return diff.of_facts(*known), diff.of_labels(*runs, *known, places)
+
+    def snapshot(number):
+        store = lineage()
+        return forward.of_snapshot(store, times(store), weeks[number]["table"])
+
+    def image(_):
+        store = lineage()
+        return forward.of_image(store, times(store), places, "p0001-a")
+
+    def verified(number):
+        store = lineage()
+        found = store.run(weeks[number]["run_id"])
+        return verify.verify(found, facts.of_run(found), times(store), places)
+
+    def drawn(number):
+        return graph.svg(lineage().run(weeks[number]["run_id"]))
+
+    return {"serving": serving, "run": run, "diff": compare, "snapshot": snapshot, "image": image, "verify": verified, "graph": drawn}
+
+
+def in_process(places: Places, weeks: list[dict], repeat: int) -> dict[str, dict[str, float]]:
+    """Median and 95th percentile of each question, in milliseconds."""
+    found = {}
+    for name, ask in questions(places, weeks).items():
+        ask(0)
+        took = []
+        # An answer that names every run is asked for less often.
+        for count in range(repeat if name != "image" else max(3, repeat // 8)):
+            started = time.perf_counter()
+            ask(count * 7919 % len(weeks))
+            took.append(1000 * (time.perf_counter() - started))
+        took.sort()
+        found[name] = {"p50": round(statistics.median(took), 2), "p95": round(took[int(0.95 * (len(took) - 1))], 2)}
+    return found
+
+
+def cold(places: Places, weeks: list[dict], repeat: int) -> dict[str, float]:
+    """Median seconds of each command in a process of its own."""
+    middle, after = weeks[len(weeks) // 2], weeks[len(weeks) // 2 + 1]
+    commands = {
+        "serving": ["serving", "--on", middle["date"]],
+        "run": ["run", middle["run_id"]],
+        "diff": ["diff", middle["run_id"], after["run_id"]],
+        "snapshot": ["snapshot", middle["table"]],
+        "image": ["image", "p0001-a"],
+        "report": ["report", middle["run_id"], "--html", str(pathlib.Path(places.store, "report.html"))],
+    }
+    found = {}
+    for name, words in commands.items():
+        took = []
+        for _ in range(repeat):
+            started = time.perf_counter()
+            words = [*words, "--store", places.store] if "--store" not in words else words
+            subprocess.run([sys.executable, "-m", "pipeline", "audit", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            took.append(time.perf_counter() - started)
+        found[name] = round(statistics.median(took), 2)
+    return found
+
+
+def above(store: dict) -> list[str]:
+    """Questions that take longer than they may; verify and the picture are no questions of the lineage alone."""
+    slow = [f"{name} in process" for name, took in store["in_process_ms"].items() if took["p95"] > LIMIT_MILLISECONDS and name != "verify"]
+    return slow + [f"{name} cold" for name, took in store["cold_seconds"].items() if took > LIMIT_COLD_SECONDS]
+
+
+def table(store: dict) -> str:
+    """The figures of one store for a terminal."""
+    lines = [f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'cold s':>10}"]
+    for name in dict.fromkeys([*store["in_process_ms"], *store["cold_seconds"]]):
+        took, seconds = store["in_process_ms"].get(name, {}), store["cold_seconds"].get(name)
+        lines.append(f"{name:10}{took.get('p50', ''):>10}{took.get('p95', ''):>10}{'' if seconds is None else seconds:>10}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
