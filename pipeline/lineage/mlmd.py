@@ -127,15 +127,15 @@ class MLMDLineage(LineageStore):
     def uses(self, type_name, fact, values):
         wanted = sorted(set(values))
         with self._opened() as connection:
-            # From the indexed property to the runs: it does not matter how many other artifacts there are.
+            # CROSS JOIN keeps SQLite on the way from the indexed property to the runs, however many other artifacts there are.
             found = connection.execute(
-                "SELECT DISTINCT c.id, c.name, p.string_value FROM ArtifactProperty p "
-                "JOIN Artifact a ON a.id = p.artifact_id JOIN Type t ON t.id = a.type_id "
-                "JOIN Event v ON v.artifact_id = a.id JOIN Association s ON s.execution_id = v.execution_id "
-                "JOIN Context c ON c.id = s.context_id JOIN Type k ON k.id = c.type_id "
-                f"WHERE p.name = ? AND p.is_custom_property = 1 AND p.string_value IN {_LISTED} "
-                "AND t.name = ? AND k.name = 'pipeline_run' ORDER BY c.id, p.string_value",
-                (fact, json.dumps(wanted), type_name),
+                "SELECT DISTINCT c.id, c.name, p.string_value FROM json_each(?) w "
+                "CROSS JOIN ArtifactProperty p ON p.string_value = w.value AND p.name = ? AND p.is_custom_property = 1 "
+                "CROSS JOIN Artifact a ON a.id = p.artifact_id CROSS JOIN Type t ON t.id = a.type_id AND t.name = ? "
+                "CROSS JOIN Event v ON v.artifact_id = a.id CROSS JOIN Association s ON s.execution_id = v.execution_id "
+                "CROSS JOIN Context c ON c.id = s.context_id CROSS JOIN Type k ON k.id = c.type_id AND k.name = 'pipeline_run' "
+                "ORDER BY c.id, p.string_value",
+                (json.dumps(wanted), fact, type_name),
             ).fetchall()
             states = connection.execute(
                 "SELECT s.context_id, e.last_known_state, t.name FROM Association s "

@@ -13,6 +13,10 @@ from pipeline.lineage.base import LineageStore, Release, same
 from pipeline.release import ledger
 
 
+_TOLD = ("at", "endpoint", "run_id", "version", "share", "path")
+"""What lineage and ledger both tell of a release."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Interval:
     """One interval in which one model took one share of an endpoint's traffic.
@@ -61,7 +65,7 @@ def read(store: LineageStore, ledger_path: str) -> Timeline:
         The timeline. A ledger that cannot be read is a problem, and the lineage alone tells then.
     """
     try:
-        entries, problems = ledger.read(ledger_path), []
+        entries, problems = [_of_entry(*found) for found in ledger.read_with_digests(ledger_path)], []
     except PipelineError as error:
         entries, problems = None, [f"the serving ledger cannot be used: {error}"]
     except OSError as error:
@@ -69,7 +73,7 @@ def read(store: LineageStore, ledger_path: str) -> Timeline:
     return build(store.releases(), entries, problems)
 
 
-def build(releases: Sequence[Release], entries: Sequence[ledger.Entry] | None, problems: Sequence[str] = ()) -> Timeline:
+def build(releases: Sequence[Release], entries: Sequence[Release] | None, problems: Sequence[str] = ()) -> Timeline:
     """Brings the records of releases together.
 
     Args:
@@ -83,7 +87,7 @@ def build(releases: Sequence[Release], entries: Sequence[ledger.Entry] | None, p
     """
     found = list(problems)
     known = {release.number: release for release in releases}
-    written = {entry.number: _of_entry(entry) for entry in entries or ()}
+    written = {entry.number: entry for entry in entries or ()}
     serving: dict[str, dict[str, Interval]] = {}
     intervals: list[Interval] = []
     latest: dict[str, tuple[int, datetime.datetime]] = {}
@@ -125,7 +129,7 @@ def _move(serving: dict[str, Interval], release: Release, since, recorded: str) 
     return ended
 
 
-def _of_entry(entry: ledger.Entry) -> Release:
+def _of_entry(entry: ledger.Entry, line_sha256: str) -> Release:
     return Release(
         number=entry.number,
         at=entry.at,
@@ -134,7 +138,7 @@ def _of_entry(entry: ledger.Entry) -> Release:
         version=entry.to_version,
         share=entry.share,
         path=entry.path,
-        line_sha256=entry.line_sha256,
+        line_sha256=line_sha256,
     )
 
 
@@ -147,9 +151,9 @@ def _disagreements(release: Release | None, entry: Release | None, readable: boo
     if entry is None:
         return [f"release {release.number} (run {release.run_id}) is in the lineage and not in the ledger"] if readable else []
     differing = [
-        f"{field.name} {getattr(release, field.name)!r} in the lineage, {getattr(entry, field.name)!r} in the ledger"
-        for field in dataclasses.fields(Release)
-        if field.name != "line_sha256" and not same(getattr(release, field.name), getattr(entry, field.name))
+        f"{name} {getattr(release, name)!r} in the lineage, {getattr(entry, name)!r} in the ledger"
+        for name in _TOLD
+        if not same(getattr(release, name), getattr(entry, name))
     ]
     if not differing and release.line_sha256 not in (None, entry.line_sha256):
         differing = ["the digest of its line in the ledger is not the one that the lineage recorded"]

@@ -80,11 +80,16 @@ def read(path: str | os.PathLike) -> list[Entry]:
     Raises:
         PipelineError: A line cannot be read or is cut short, or does not follow the line before it.
     """
+    return [entry for entry, _ in read_with_digests(path)]
+
+
+def read_with_digests(path: str | os.PathLike) -> list[tuple[Entry, str]]:
+    """As `read`, each entry with the SHA-256 of its line, whichever code wrote that."""
     path = os.fspath(path)
     return _entries(path, storage.read(path) if storage.exists(path) else b"")
 
 
-def _entries(path: str, content: bytes) -> list[Entry]:
+def _entries(path: str, content: bytes) -> list[tuple[Entry, str]]:
     entries, previous = [], _FIRST
     for number, line in enumerate(_lines(path, content), start=1):
         try:
@@ -96,8 +101,8 @@ def _entries(path: str, content: bytes) -> list[Entry]:
                 f"{path}, line {number} does not follow line {number - 1}: the ledger was changed by hand or lost a "
                 "line; restore the file from its backup"
             )
-        entries.append(entry)
         previous = hashlib.sha256(line).hexdigest()
+        entries.append((entry, previous))
     return entries
 
 
@@ -175,7 +180,7 @@ def append(
 
     def change(content: bytes | None) -> bytes:
         content = content or b""
-        entries = [entry for entry in _entries(path, content) if entry.endpoint == endpoint]
+        entries = [entry for entry, _ in _entries(path, content) if entry.endpoint == endpoint]
         before = entries[-1].to_version if entries else ""
         again = entries and (entries[-1].run_id, entries[-1].to_version, entries[-1].action) == (run_id, to_version, action)
         if again:

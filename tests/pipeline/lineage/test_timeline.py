@@ -7,7 +7,6 @@ import pytest
 from pipeline.lineage import timeline
 from pipeline.lineage.base import Release
 from pipeline.lineage.mlmd import MLMDLineage
-from pipeline.release import ledger
 from tests.pipeline.lineage.conftest import at
 
 
@@ -16,16 +15,8 @@ def released(number, day, version=None, share=1.0, endpoint="default", clock="12
     return Release(number, at(f"{day} {clock}"), endpoint, f"run-{version}", version, share, f"/versions/{version}", None)
 
 
-def entry(release: Release) -> ledger.Entry:
-    return ledger.Entry(
-        number=release.number, at=release.at, endpoint=release.endpoint, from_version="", to_version=release.version,
-        path=release.path, share=release.share, run_id=release.run_id, snapshot="s", snapshot_date="2026-03-02",
-        weights_sha256="0", previous="0",
-    )  # fmt: skip
-
-
 def told(releases, entries=None, unreadable=False):
-    built = timeline.build(releases, None if unreadable else [entry(item) for item in (releases if entries is None else entries)])
+    built = timeline.build(releases, None if unreadable else releases if entries is None else entries)
     return [
         (item.version, round(item.share, 3), item.since.strftime("%d"), item.until.strftime("%d") if item.until else "")
         for item in built.intervals
@@ -78,9 +69,9 @@ def test_a_release_that_the_two_tell_differently_is_named(field):
 
 
 def test_a_line_of_another_digest_is_named_even_where_nothing_else_differs():
-    recorded = dataclasses.replace(WEEKS[0], line_sha256=entry(WEEKS[0]).line_sha256)
-    assert timeline.build([recorded], [entry(WEEKS[0])]).problems == ()
-    (problem,) = timeline.build([recorded], [dataclasses.replace(entry(WEEKS[0]), weights_sha256="1")]).problems
+    lineage, line = (dataclasses.replace(WEEKS[0], line_sha256=digest) for digest in ("a", "b"))
+    assert told([lineage], [lineage])[1] == told([WEEKS[0]], [line])[1] == ()
+    (problem,) = told([lineage], [line])[1]
     assert "release 1 is not the same" in problem and "digest of its line" in problem
 
 
