@@ -7,6 +7,7 @@ and, when the process has ended, with its exit status. Ends, with all that it fo
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -58,18 +59,16 @@ def _serve(address: str) -> dict | None:
                 request = json.loads(lines.readline())
             pid = os.fork()
             if not pid:
-                # Before anything else, so that whoever learns of the process can signal its group.
+                # First, so that whoever learns of the process can signal its group.
                 os.setsid()
+                connection.sendall(f"{os.getpid()}\n".encode())
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 selector.close()
                 for each in (listener, wakes, wakened, connection, *children.values()):
                     each.close()
                 return request
-            with contextlib.suppress(OSError):
-                os.setpgid(pid, pid)
             children[pid] = connection
-            connection.sendall(f"{pid}\n".encode())
 
 
 def _reap(children: dict[int, socket.socket]) -> None:
@@ -95,7 +94,8 @@ def _become(request: dict) -> list[str]:
     sys.path[0] = os.getcwd()
     sys.orig_argv = list(request["argv"])
     sys.argv = [module, *arguments]
-    for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
+    # What this file brought along, and what is to run once more from its beginning.
+    for name in [name for name in sys.modules if name == module or name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     random.seed()
     with contextlib.suppress(KeyError):
@@ -106,8 +106,13 @@ def _become(request: dict) -> list[str]:
 if __name__ == "__main__":
     for _name in _PRELOADED:
         importlib.import_module(_name)
+    # What is there by now stays: no fork looks through it for garbage, which would copy every page.
+    gc.collect()
+    gc.freeze()
     _request = _serve(sys.argv[1])
-    if _request:
+    if _request is None:
+        os._exit(0)  # nothing to tidy up, and to unload TensorFlow takes seconds
+    else:
         _module, *_ = _become(_request)
         del _request
         # The end of this call is the end of the interpreter, with all that a module has to do then.

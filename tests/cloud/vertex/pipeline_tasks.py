@@ -144,6 +144,9 @@ class Leaves:
         definitions = task.component.output_definitions
         outputs: dict[str, Any] = {"outputFile": f"{local}/executor_output.json"}
         for key, about in definitions.artifacts.items():
+            if about.artifact_type.instance_schema:
+                # TFX's artifacts are folders, and its components take them to be there, as under any of its runners.
+                pathlib.Path(f"{local}/{key}").mkdir()
             artifact = {
                 "name": self._metadata.new_artifact_name(run.location), "uri": f"{local}/{key}",
                 "type": json_format.MessageToDict(about.artifact_type), "metadata": json_format.MessageToDict(about.metadata),

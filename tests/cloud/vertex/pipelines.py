@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Callable
 
 from google.cloud.aiplatform_v1 import types
 from google.protobuf import json_format
@@ -59,6 +60,12 @@ class Pipelines:
             found = next(each for name, each in self._jobs.items() if names.last(name) == names.last(job))
             return {each.task_unique_name: each.state.name for each in found.job_detail.task_details}
 
+    def failures(self, job: str) -> str:
+        """What a test wants to read when a job has failed: the end of the log of each task that did."""
+        tasks = [name for name, state in self.tasks(job).items() if state == "FAILED"]
+        logs = {name: self._leaves.log_file(names.last(job), name) for name in tasks}
+        return "\n".join(f"== {name}\n{log.read_text(errors='replace')[-3000:]}" for name, log in logs.items() if log.exists())
+
     def wait_for_task(self, job: str, task: str, state: str = "RUNNING", seconds: float = 120) -> None:
         """Waits until a task of a job is in a state."""
         self._state.wait_for(lambda: self.tasks(job).get(task) == state, f"{task} of {job} is {state}", seconds)
@@ -73,19 +80,16 @@ class Pipelines:
     # --- PipelineService ---
 
     def create_pipeline_job(
-        self, request: types.CreatePipelineJobRequest, schedule: str = "", due: datetime.datetime | None = None
+        self,
+        request: types.CreatePipelineJobRequest,
+        schedule: str = "",
+        due: datetime.datetime | None = None,
+        ended: Callable[[], None] = lambda: None,
     ) -> types.PipelineJob:
+        spec = self.check(request)
         job = types.PipelineJob(request.pipeline_job)
-        content = json_format.MessageToDict(types.PipelineJob.pb(job).pipeline_spec)
-        if job.template_uri and not content:
-            raise unsupported("template_uri without pipeline_spec")
-        spec = Spec(content)
-        _check(job)
-        spec.parameters(given_parameters(job))
         now = self._state.clock.now()
         job_id = request.pipeline_job_id or f"{spec.name}-{now:%Y%m%d%H%M%S}"
-        if not re.fullmatch(r"[a-z][-a-z0-9]{0,127}", job_id):
-            raise invalid(f"pipeline_job_id {job_id!r} is not lower-case letters, digits and -, at most 128, a letter first")
         job.name = f"{request.parent}/pipelineJobs/{job_id}"
         job.display_name = job.display_name or job_id
         job.state = PipelineState.PIPELINE_STATE_PENDING
@@ -97,8 +101,27 @@ class Pipelines:
             run = Run(job, spec, self._state, self._metadata, self._leaves, time_text(due or now))
             self._jobs[job.name], self._runs[job.name] = job, run
             answer = types.PipelineJob(job)
-            self._state.in_thread(job.name, run.run)
+            self._state.in_thread(job.name, lambda: (run.run(), ended()))
         return answer
+
+    def check(self, request: types.CreatePipelineJobRequest) -> Spec:
+        """The pipeline that a request submits.
+
+        Raises:
+            Refused: It cannot run.
+        """
+        job = request.pipeline_job
+        content = json_format.MessageToDict(types.PipelineJob.pb(job).pipeline_spec)
+        if job.template_uri and not content:
+            raise unsupported("template_uri without pipeline_spec")
+        spec = Spec(content)
+        _check(job)
+        spec.parameters(given_parameters(job))
+        if request.pipeline_job_id and not re.fullmatch(r"[a-z][-a-z0-9]{0,127}", request.pipeline_job_id):
+            raise invalid(
+                f"pipeline_job_id {request.pipeline_job_id!r} is not lower-case letters, digits and -, at most 128, a letter first"
+            )
+        return spec
 
     def get_pipeline_job(self, request: types.GetPipelineJobRequest) -> types.PipelineJob:
         with self._state.changed:

@@ -24,6 +24,7 @@ from tests.cloud.vertex.metadata import Metadata
 from tests.cloud.vertex.pipelines import Pipelines
 from tests.cloud.vertex.projects import Projects
 from tests.cloud.vertex.refusals import Code, Refused
+from tests.cloud.vertex.schedules import Schedules
 from tests.cloud.vertex.state import State
 
 __all__ = ["IMAGE", "REGISTRY", "Image", "Server", "Vertex"]
@@ -51,12 +52,14 @@ class Vertex:
         self.jobs = CustomJobs(self.state, containers)
         self.metadata = Metadata(self.state)
         self.pipelines = Pipelines(self.state, self.metadata, containers)
+        self.schedules = Schedules(self.state, self.pipelines)
         self._calls: list[tuple[str, Any]] = []
         self._rules = faults.Rules()
         self._services: dict[str, Any] = {
             api.OPERATIONS: self.state.operations,
             f"{api.VERTEX}.JobService": self.jobs,
             f"{api.VERTEX}.PipelineService": self.pipelines,
+            f"{api.VERTEX}.ScheduleService": self.schedules,
             f"{api.VERTEX}.MetadataService": self.metadata,
             f"{api.PROJECTS}.Projects": Projects(),
         }
