@@ -29,6 +29,11 @@ IMAGE = f"{REGISTRY}/pipeline@sha256:{hashlib.sha256(b'the image of the tests').
 
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 
+SERVING_IMAGE = "us-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:latest"
+"""A prebuilt image that serves a SavedModel; any of its kind does."""
+
+_SERVING = re.compile(r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/prediction/tf2-(cpu|gpu)\.2-\d+(:latest|@sha256:[0-9a-f]{64})")
+
 _START_SECONDS = 180
 
 _NOT_FOUND = 127
@@ -50,11 +55,11 @@ class Image:
     forks: tuple[str, ...] = ()
 
 
+_ENVIRONMENT = {"PYTHONPATH": str(google_apis.ROOT), "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
 IMAGES = {
-    IMAGE: Image(
-        environment={"PYTHONPATH": str(google_apis.ROOT), "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"},
-        forks=("tfx",),
-    ),
+    IMAGE: Image(environment=_ENVIRONMENT, forks=("tfx",)),
+    SERVING_IMAGE: Image(("python", "-m", "tests.cloud.vertex.predictor"), _ENVIRONMENT, ("tests",)),
     # Has no Python: whoever gives it another command than its own learns it here.
     REDUCTION_SERVER: Image(("/usr/bin/tail", "-f", "/dev/null"), {"PATH": "/nowhere"}),
 }
@@ -133,7 +138,7 @@ class Containers:
 
     def has(self, image: str) -> bool:
         """Whether there is such an image."""
-        return image in self.images
+        return self._about(image) is not None
 
     def start(self, image: str, command: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str],
               log: pathlib.Path) -> Container:  # fmt: skip
@@ -149,7 +154,7 @@ class Containers:
         Returns:
             The container. A command that cannot be started ends with status 127.
         """
-        about = self.images[image]
+        about = self._about(image)
         argv = [*(command or about.entrypoint), *arguments]
         variables = {**self._base(), **about.environment, **self.environment, **environment}
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -168,6 +173,9 @@ class Containers:
         for container in self._started:
             container.wait(10)
 
+    def _about(self, image: str) -> Image | None:
+        return self.images.get(SERVING_IMAGE if is_prebuilt(image) else image)
+
     def _base(self) -> dict[str, str]:
         return {
             "PATH": f"{pathlib.Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -176,6 +184,11 @@ class Containers:
             "LANG": "C.UTF-8",
             **self._google,
         }
+
+
+def is_prebuilt(image: str) -> bool:
+    """Whether it is one of the images that serve a SavedModel."""
+    return bool(_SERVING.fullmatch(image))
 
 
 def _module_package(argv: Sequence[str]) -> str:

@@ -20,9 +20,12 @@ from tests.cloud import faults, google_apis
 from tests.cloud.vertex import api, names, refusals, rest
 from tests.cloud.vertex.containers import IMAGE, REGISTRY, Containers, Image
 from tests.cloud.vertex.custom_jobs import CustomJobs
+from tests.cloud.vertex.endpoints import Endpoints
 from tests.cloud.vertex.metadata import Metadata
+from tests.cloud.vertex.models import Models
 from tests.cloud.vertex.pipelines import Pipelines
 from tests.cloud.vertex.projects import Projects
+from tests.cloud.vertex.pubsub import Publisher
 from tests.cloud.vertex.refusals import Code, Refused
 from tests.cloud.vertex.schedules import Schedules
 from tests.cloud.vertex.state import State
@@ -53,6 +56,9 @@ class Vertex:
         self.metadata = Metadata(self.state)
         self.pipelines = Pipelines(self.state, self.metadata, containers)
         self.schedules = Schedules(self.state, self.pipelines)
+        self.models = Models(self.state)
+        self.endpoints = Endpoints(self.state, self.models, containers)
+        self.publisher = Publisher(self.state)
         self._calls: list[tuple[str, Any]] = []
         self._rules = faults.Rules()
         self._services: dict[str, Any] = {
@@ -61,7 +67,12 @@ class Vertex:
             f"{api.VERTEX}.PipelineService": self.pipelines,
             f"{api.VERTEX}.ScheduleService": self.schedules,
             f"{api.VERTEX}.MetadataService": self.metadata,
+            f"{api.VERTEX}.ModelService": self.models,
+            f"{api.VERTEX}.EndpointService": self.endpoints,
+            f"{api.VERTEX}.PredictionService": self.endpoints,
             f"{api.PROJECTS}.Projects": Projects(),
+            f"{api.PUBSUB}.Publisher": self.publisher,
+            f"{api.PUBSUB}.Subscriber": self.publisher,
         }
 
     # --- Time ---
@@ -162,6 +173,7 @@ class Vertex:
         """Ends all that runs."""
         self.pipelines.close()
         self.jobs.close()
+        self.endpoints.close()
         self.containers.close()
 
 
