@@ -1,6 +1,7 @@
-"""The commands beside the runners: `python -m pipeline shard | plan | predict | release | replay | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | plan | predict | release | replay | tune | audit`."""
 
 import argparse
+import json
 import os
 import pathlib
 import sys
@@ -40,6 +41,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--to", metavar="DIR", help="where the new model goes: an empty or new folder, or a former replay of this run "
         "(default: replays/RUN_ID in the store)",
     )  # fmt: skip
+
+    tune = commands.add_parser("tune", help="how searches for hyperparameters stand")
+    tune_questions = tune.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    status = tune_questions.add_parser("status", parents=[store], help="trials, best so far, what is left")
+    status.add_argument("--study", metavar="NAME", help="one study, by its name or its beginning (default: all)")
+    status.add_argument("--json", action="store_true", help="everything that is known, for machines")
 
     audit = commands.add_parser("audit", help="what produced the model that served, and is all of it still there?")
     commands_of_audit.add_arguments(audit)
@@ -103,12 +110,24 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options)
 
 
+def _tune_status(options: argparse.Namespace) -> int:
+    from pipeline.tuning import status
+
+    found = status.studies(Places(store=options.store), options.study)
+    if options.json:
+        print(json.dumps([status.as_json(each) for each in found], indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(status.as_text(each) for each in found))
+    return 0
+
+
 _COMMANDS = {
     "shard": commands_of_shards.shard,
     "plan": window.plan,
     "predict": _predict,
     "release": commands_of_releases.release,
     "replay": _replay,
+    "tune": _tune_status,
     "audit": commands_of_audit.audit,
 }
 

@@ -43,7 +43,7 @@ class Machine:
         Returns:
             1 to `parallel`. One is always tried: what it needs is only estimated.
         """
-        bound = min(parallel, self.cores, int(self.memory_bytes // worker_bytes))
+        bound = int(min(parallel, self.cores, self.memory_bytes // worker_bytes))
         return max(1, min(bound, self.gpus) if self.gpus else bound)
 
 

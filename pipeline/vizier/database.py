@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import pathlib
 import sqlite3
 import threading
 import time
@@ -169,8 +170,45 @@ class Database:
                 raise
 
 
+@contextlib.contextmanager
+def looking(path: str | os.PathLike) -> Iterator["Transaction"]:
+    """Reads the file as it is at one moment, while a server may hold it; writes nothing.
+
+    Args:
+        path: The file.
+
+    Raises:
+        PipelineError: There is none, or it is no store of studies.
+    """
+    try:
+        connection = sqlite3.connect(f"{pathlib.Path(path).resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as error:
+        raise PipelineError(f"there are no studies at {path} ({error}): run local_runner.py --tune, or name another store") from error
+    try:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+            raise PipelineError(f"{path} is no store of studies: name another store")
+        connection.execute("BEGIN")
+        yield Transaction(connection)
+    except sqlite3.Error as error:
+        raise PipelineError(f"{path} cannot be read as a store of studies ({error}): name another store") from error
+    finally:
+        connection.close()
+
+
+def is_served(path: str | os.PathLike) -> bool:
+    """Whether a server holds the file at this moment."""
+    try:
+        with open(f"{path}.lock", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 class Transaction:
-    """Reads and writes inside `Database.transaction`."""
+    """Reads and writes inside `Database.transaction`; reads inside `looking`."""
 
     def __init__(self, connection: sqlite3.Connection):
         self._connection = connection

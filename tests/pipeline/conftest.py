@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 # What must not be loaded before it is certain that there is work for it.
@@ -56,3 +58,10 @@ def answers(module: str, command_lines: list[list[str]]) -> list[Answer]:
 def command(*words: str) -> subprocess.CompletedProcess:
     """Runs a command of the project from its folder."""
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def vizier_environment():
+    """The environment of Vizier's service, built before the first test that needs it."""
+    # Returns at once when it is there.
+    subprocess.run([sys.executable, ROOT / "requirements" / "vizier.py"], check=True)

@@ -1,0 +1,227 @@
+"""The Tuner step: it hands on what is known, or runs a study with real workers and the real service, kills included."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from tfx.types import artifact_utils, standard_artifacts
+
+from models.config import TUNED
+from models.errors import TrainingError
+from pipeline.components import facts, tuner
+from pipeline.errors import PipelineError
+from pipeline.places import Places
+from pipeline.tuning import results, status, supervisor
+from tests.models.conftest import make_week
+from tests.models.studies import trial
+from tests.pipeline.conftest import ROOT
+
+TUNING = {"trials": 5, "parallel": 2, "algorithm": "quasi_random", "epochs": 3, "batch_size": [4, 8]}
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory):
+    return make_week(tmp_path_factory.mktemp("week") / "data", shards=3)
+
+
+class Step:
+    """The step in a store of its own: inputs, outputs, parameters."""
+
+    def __init__(self, week, root, tuning=None, tune=1):
+        self.places = Places(store=str(root / "store"))
+        for split in ("train", "val"):
+            folder = root / "examples" / f"Split-{split}"
+            folder.mkdir(parents=True)
+            shutil.copy(week.root / f"Split-{split}" / "examples", folder)
+        examples, schema, known = standard_artifacts.Examples(), standard_artifacts.Schema(), standard_artifacts.HyperParameters()
+        examples.uri, examples.split_names = str(root / "examples"), artifact_utils.encode_split_names(["train", "val"])
+        schema.uri, known.uri = str(root / "schema"), str(root / "known")
+        (root / "schema").mkdir()
+        shutil.copy(week.schema, root / "schema")
+        (root / "known").mkdir()
+        (root / "known" / tuner.BEST).write_text('{"space": [], "values": {"dropout": 0.25}}')
+        facts.record(known, {"tune": tune, "reason": "a month is over", "origin": "settings", "values": '{"dropout": 0.25}'})
+        self.best, self.found = standard_artifacts.HyperParameters(), standard_artifacts.TunerResults()
+        self.best.uri, self.found.uri = str(root / "best"), str(root / "found")
+        for folder in ("best", "found"):
+            (root / folder).mkdir()
+        self.inputs = {"examples": [examples], "schema": [schema], "hyperparameters": [known]}
+        custom = week.fn_args(root, network={"blocks": [1], "width": 4}, tuning={**TUNING, **(tuning or {})}).custom_config
+        self.custom = custom | {
+            "pipeline": "photographs", "snapshot_date": "2026-03-02", "run_id": "run-1", "database": self.places.studies,
+            "records": self.places.study_records, "reports": self.places.reports("run-1"),
+        }  # fmt: skip
+
+    @property
+    def parameters(self):
+        splits = {"train_args": json.dumps({"splits": ["train"]}), "eval_args": json.dumps({"splits": ["val"]})}
+        return {**splits, "custom_config": json.dumps(self.custom)}
+
+    def do(self):
+        outputs = {"best_hyperparameters": [self.best], "tuner_results": [self.found]}
+        tuner.Executor().Do(self.inputs, outputs, self.parameters)
+
+    def written(self):
+        return json.loads(pathlib.Path(self.best.uri, tuner.BEST).read_text())
+
+
+def test_what_is_known_is_handed_on(week, tmp_path):
+    step = Step(week, tmp_path, tune=0)
+    step.do()
+    assert step.written() == {"space": [], "values": {"dropout": 0.25}}
+    told = {name: facts.text(step.best, name) for name in ("reason", "origin", "values")}
+    assert told == {"reason": "a month is over", "origin": "settings", "values": '{"dropout": 0.25}'}
+    assert facts.number(step.best, "tune") == 0 == facts.number(step.found, "trials")
+    assert results.read(step.found.uri).trials == () and not pathlib.Path(step.places.studies).exists()
+
+
+_RUN = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from pipeline.tuning import supervisor
+supervisor.search(supervisor.Task(**json.loads(sys.argv[2])))
+"""
+
+
+def trials_of(places):
+    try:
+        return status.studies(places)[0].results.trials
+    except PipelineError:
+        return ()
+
+
+def wait_for(condition, seconds=240):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not come to that")
+
+
+def processes(module, database):
+    """Ids of processes of a module whose command line or arguments name this store."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            if module in words and (database in words or database in (folder / "environ").read_bytes().decode()):
+                found.append(int(folder.name))
+        except (OSError, UnicodeDecodeError):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def story(week, tmp_path_factory, vizier_environment):
+    """A study whose run, then a worker and then the service are killed: (step, trials when the run was killed, at its end)."""
+    step = Step(week, tmp_path_factory.mktemp("step"))
+    database = step.places.studies
+    # Workers inherit it, so that they are told from those of other tests.
+    os.environ["OF_STORE"] = database
+    try:
+        task = {
+            "snapshot": "labels_20260302",
+            "train_files": [f"{step.inputs['examples'][0].uri}/Split-train/*"],
+            "eval_files": [f"{step.inputs['examples'][0].uri}/Split-val/*"],
+            "schema_path": f"{step.inputs['schema'][0].uri}/schema.pbtxt",
+            "custom_config": {name: step.custom[name] for name in ("network", "training", "short_side", "tuning")},
+            **{name: step.custom[name] for name in ("pipeline", "snapshot_date", "run_id", "database", "records")},
+        }
+        run = subprocess.Popen([sys.executable, "-c", _RUN, str(ROOT), json.dumps(task)], stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: any(not one.under_way for one in trials_of(step.places)) or run.poll() is not None)
+        finally:
+            run.kill()
+            run.wait()
+        wait_for(lambda: not processes("pipeline.tuning.worker", database) and not processes("pipeline.vizier.service", database), 30)
+        before = trials_of(step.places)
+        killed = []
+
+        def kill():
+            for module, at_least in (("pipeline.tuning.worker", 1), ("pipeline.vizier.service", 2)):
+                ended = sum(not one.under_way for one in before)
+                wait_for(lambda: sum(not one.under_way for one in trials_of(step.places)) >= min(ended + at_least, 4))
+                killed.append(module)
+                os.kill(processes(module, database)[0], signal.SIGKILL)
+
+        thread = threading.Thread(target=kill, daemon=True)
+        thread.start()
+        step.do()
+        thread.join(10)
+        assert len(killed) == 2
+        return step, before, results.read(step.found.uri)
+    finally:
+        del os.environ["OF_STORE"]
+
+
+def test_a_run_that_is_killed_goes_on_with_its_study(story):
+    _, before, after = story
+    ended = [one for one in before if not one.under_way]
+    assert 1 <= len(ended) < TUNING["trials"]
+    assert list(after.trials[: len(before)]) != [] and [one for one in after.trials if one.number in {e.number for e in ended}] == ended
+
+
+def test_whatever_is_killed_the_study_ends_with_exactly_its_budget(story):
+    _, _, after = story
+    assert [one.number for one in after.trials] == [1, 2, 3, 4, 5] and after.total == 5
+    for one in after.trials:
+        assert one.state == "SUCCEEDED" and [step for step, _ in one.curve] == [1, 2, 3], one
+        assert one.value == dict(one.curve)[one.step]
+    assert len({one.values["learning_rate"] for one in after.trials}) == 5
+
+
+def test_the_best_values_and_why_are_recorded(story):
+    step, _, after = story
+    assert set(step.written()["values"]) == set(TUNED)
+    assert step.written()["values"] == dict(after.best.values) == json.loads(facts.text(step.best, "values"))
+    assert facts.number(step.best, "tune") == 1 and facts.text(step.best, "reason") == "a month is over"
+    assert facts.text(step.best, "origin") == f"trial {after.best.number} of study {after.display_name}"
+    assert facts.number(step.best, "trial") == after.best.number
+
+
+def test_every_trial_is_in_the_lineage_with_parameters_curve_duration_and_state(story):
+    step, _, after = story
+    trials = json.loads(facts.text(step.found, "study"))
+    assert [(one["values"], one["curve"], one["seconds"], one["state"]) for one in trials] == [
+        (dict(one.values), [list(point) for point in one.curve], one.seconds, one.state) for one in after.trials
+    ]
+    assert facts.number(step.found, "trials") == 5 == facts.number(step.found, "succeeded")
+    rows = json.loads(pathlib.Path(step.found.uri, "tuner_results.json").read_text())
+    assert [row["score"] for row in rows] == sorted((one.value for one in after.trials), reverse=True)
+
+
+def test_nothing_is_left_running(story):
+    database = story[0].places.studies
+    assert not processes("pipeline.tuning.worker", database) and not processes("pipeline.vizier.service", database)
+
+
+def test_a_study_that_is_complete_costs_nothing_more(story, monkeypatch):
+    step, _, after = story
+    monkeypatch.setattr(supervisor, "_Worker", None)
+    step.do()
+    assert results.read(step.found.uri) == after
+
+
+def test_what_a_worker_finds_wrong_ends_the_step(week, tmp_path, vizier_environment):
+    step = Step(week, tmp_path)
+    step.custom["training"] = {**step.custom["training"], "backbone": str(tmp_path / "none.npz"), "frozen_epochs": 1}
+    with pytest.raises(PipelineError, match="training.backbone .*none.npz cannot be read"):
+        step.do()
+    assert not pathlib.Path(step.found.uri, results.TRIALS).exists()
+
+
+def test_a_study_without_a_feasible_trial_leaves_its_trials_and_fails(week, tmp_path, monkeypatch):
+    step = Step(week, tmp_path)
+    lost = results.Results("n", "d", "val_accuracy", 1, 3, "2026-03-02", "run-1", (trial(1, "INFEASIBLE", reason="memory"),))
+    monkeypatch.setattr(supervisor, "search", lambda task: lost)
+    with pytest.raises(TrainingError, match="not one of 1 trials was feasible"):
+        step.do()
+    assert results.read(step.found.uri) == lost and not pathlib.Path(step.best.uri, tuner.BEST).exists()
