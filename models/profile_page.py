@@ -2,13 +2,16 @@
 
 import dataclasses
 import datetime
-import html
 import itertools
 import math
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 
 from models import files
+from models.charts import duration as _duration
+from models.charts import escaped as _e
+from models.charts import tick as _tick
+from models.charts import ticks as _ticks
 from models.config import COMPUTE_BOUND
 
 
@@ -297,29 +300,6 @@ class _Chart:
 _STEPS = [factor * 10**power for power in range(6) for factor in (1, 2, 5)]
 
 
-def _ticks(low: float, high: float, limits: tuple[float, float]) -> list[float]:
-    """Round numbers, three to seven, equally far from each other, around all from low to high.
-
-    >>> _ticks(0.0, 187.3, (-math.inf, math.inf))
-    [0.0, 50.0, 100.0, 150.0, 200.0]
-    >>> _ticks(0.5, 0.5, (0.0, 1.0))
-    [0.45, 0.5, 0.55]
-    """
-    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
-        room = abs(low) / 10 or 1.0
-        low, high = max(limits[0], low - room), min(limits[1], high + room)
-    power = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step = next(factor * power for factor in (1, 2, 5, 10) if (high - low) / (factor * power) <= 5)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, last + 1)]
-
-
-def _tick(value: float, step: float) -> str:
-    if abs(value) >= 1e5:
-        return f"{value:.3g}"
-    return f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
-
-
 def _figure_of(name, title, caption, told, height, drawn) -> str:
     """A figure whose drawing has a name and a description for those who do not see it."""
     return (
@@ -355,11 +335,6 @@ def _epochs(record) -> list[Mapping]:
     return [epoch for phase in record["phases"] for epoch in phase["epochs"]]
 
 
-def _e(text: str) -> str:
-    """Anybody's words as a page shows them: no markup, and no mark that turns the direction of writing."""
-    return html.escape("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text)))
-
-
 def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
@@ -380,18 +355,3 @@ def _figure(value: float) -> str:
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
-
-
-def _duration(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> _duration(9.41), _duration(125), _duration(36125)
-    ('9.4 s', '2 min 5 s', '10 h 2 min')
-    """
-    if round(seconds) < 60:
-        return f"{seconds:.1f} s" if round(seconds, 1) < 10 and seconds else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min"

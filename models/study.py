@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from models.charts import duration
+
 OBJECTIVE = "val_accuracy"
 """What trials report after each epoch and are compared by; more is better."""
 
@@ -136,18 +138,3 @@ def progress(trials: Sequence[Trial], total: int, parallel: int, epochs: int, no
         end = datetime.datetime.fromtimestamp(now + left)
         parts.append(f"ends in about {duration(left)}, at {end:%H:%M}")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> duration(9.41), duration(125), duration(36125)
-    ('9 s', '2 min 5 s', '10 h 2 min')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min"

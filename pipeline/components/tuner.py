@@ -1,6 +1,7 @@
 """TFX's Tuner over a study of Vizier: local processes, or what was known already."""
 
 import json
+import os
 import pathlib
 import shutil
 
@@ -14,13 +15,13 @@ from models.config import TuningConfig
 from pipeline import files, typed
 from pipeline.artifacts import RunManifest
 from pipeline.components import facts
-from pipeline.tuning import results, supervisor
+from pipeline.tuning import page, results, supervisor
 from pipeline.warehouse.base import parse_date, snapshot_table
 
 BEST = "best_hyperparameters.txt"
 """The file of a HyperParameters artifact, as TFX's Tuner names it."""
 
-_HANDED_ON = ("reason", "origin", "values")
+_HANDED_ON = ("reason", "warning", "origin", "values")
 
 
 class Executor(base_executor.BaseExecutor):
@@ -54,6 +55,7 @@ class Executor(base_executor.BaseExecutor):
         study = supervisor.search(task)
         # First what was found: a study without a feasible trial is told of all the same.
         results.write(found.uri, study)
+        page.write(os.path.join(custom["reports"], "tuning.html"), study)
         _record_trials(found, study)
         # Late: it loads TensorFlow.
         from models import tuning
@@ -79,7 +81,8 @@ class Executor(base_executor.BaseExecutor):
 
 def _hand_on(known, best, found) -> None:
     shutil.copy(pathlib.Path(known.uri, BEST), pathlib.Path(best.uri, BEST))
-    facts.record(best, {"tune": False, **{name: facts.text(known, name) for name in _HANDED_ON}})
+    told = {name: facts.text(known, name) for name in _HANDED_ON}
+    facts.record(best, {"tune": False, **{name: value for name, value in told.items() if value}})
     results.write(found.uri, results.Results("", "", "", 0, 0, "", "", ()))
     facts.record(found, {"tune": False, "trials": 0})
 

@@ -6,7 +6,8 @@ import pathlib
 import time
 from typing import Any
 
-from models.study import duration, progress, seconds_left
+from models.charts import duration
+from models.study import progress, seconds_left
 from pipeline.errors import PipelineError
 from pipeline.places import Places
 from pipeline.tuning import results

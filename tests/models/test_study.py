@@ -1,12 +1,10 @@
 """What trials tell together: the best, how many stopped, how long it still takes; and that this needs no TensorFlow."""
 
-import doctest
 import subprocess
 import sys
 
 import pytest
 
-from models import study
 from models.study import best, ended_early, progress, seconds_left
 from tests.models.studies import trial
 
@@ -56,8 +54,3 @@ def test_progress_is_one_line():
 def test_needs_no_tensorflow():
     check = "import sys, models.study, models.started; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
-
-
-def test_examples_in_docstrings():
-    found = doctest.testmod(study)
-    assert found.attempted and not found.failed
