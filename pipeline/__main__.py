@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import sys
+import warnings
 
 from pipeline import window
 from pipeline.errors import PipelineError, user_error
@@ -111,8 +112,9 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _tune_status(options: argparse.Namespace) -> int:
-    from pipeline.tuning import status
-
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what packages say of the Python they run on
+        from pipeline.tuning import status
     found = status.studies(Places(store=options.store), options.study)
     if options.json:
         print(json.dumps([status.as_json(each) for each in found], indent=2, ensure_ascii=False))

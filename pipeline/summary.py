@@ -6,6 +6,7 @@ import pathlib
 import shlex
 
 from pipeline.lineage import audit
+from pipeline.lineage.base import Run
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.places import DEFAULT_STORE, Places
 
@@ -20,7 +21,8 @@ def of_run(places: Places, run_id: str) -> str:
     Returns:
         Text for a terminal.
     """
-    facts = audit.run_facts(MLMDLineage(places.metadata).run(run_id))
+    run = MLMDLineage(places.metadata).run(run_id)
+    facts = audit.run_facts(run)
     evaluation, release = facts["evaluation"], facts["release"]
     lines = [
         "",
@@ -29,6 +31,7 @@ def of_run(places: Places, run_id: str) -> str:
         f"images     {facts['shards']['images']} in shards, {facts['shards']['quarantined']} in quarantine",
         f"gate       {facts['gate']['verdict']}" + (" (bootstrap: no baseline for drift)" if facts["gate"]["bootstrap"] else ""),
         f"           report: {places.reports(run_id)}/gate.html",
+        *_tuned(places, run),
         f"eval       {_accuracy(evaluation)}",
         f"           report: {places.reports(run_id)}/release.html",
         f"blessed    {'yes' if evaluation['blessed'] else 'no: ' + '; '.join(evaluation['failures'])}",
@@ -63,6 +66,18 @@ def _accuracy(evaluation: dict) -> str:
         else ", nothing served before"
     )
     return f"accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} photographs{against}{weakest}"
+
+
+def _tuned(places: Places, run: Run) -> list[str]:
+    """What a search came to, of a run that searched."""
+    trials, best = run.output("TunerResults"), run.output("HyperParameters", "best_hyperparameters")
+    if not (trials and best and trials.facts.get("tune")):
+        return []
+    return [
+        f"tuned      {trials.facts['trials']} trials, best {best.facts['objective']} {best.facts['value']:.3f} (trial "
+        f"{best.facts['trial']}): {best.facts['reason']}",
+        f"           report: {places.reports(run.run_id)}/tuning.html",
+    ]
 
 
 def _word(path: str) -> str:

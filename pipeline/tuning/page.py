@@ -22,7 +22,7 @@ figure { margin: .6rem 0; } figcaption { font-size: .9rem; color: var(--soft); }
 svg .grid { stroke: var(--line); } svg .axis { stroke: var(--axis); } svg .so-far { fill: none; stroke: var(--best); stroke-width: 2; } svg .lost { stroke: var(--lost); stroke-width: 1.5; fill: none; }
 svg circle { fill: var(--main); } svg circle.early { fill: none; stroke: var(--main); } svg circle.best { fill: var(--best); stroke: none; } svg .trial { fill: none; stroke: var(--main); } svg .trial.best { stroke: var(--best); stroke-width: 3; stroke-opacity: 1; }
 svg .part { fill: var(--main); } svg .rest { fill: var(--line); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .85rem; } th, td { text-align: left; vertical-align: top; padding: .25rem .5rem; border-bottom: 1px solid var(--line); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: .85rem; } th, td { text-align: left; vertical-align: top; padding: .25rem .5rem; border-bottom: 1px solid var(--line); } .state { min-width: 8rem; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } tr.best td { font-weight: 600; } tr.best td:first-child { box-shadow: inset .3rem 0 var(--best); } tr.infeasible td:first-child { box-shadow: inset .3rem 0 var(--lost); }
 """
 
@@ -222,7 +222,7 @@ def _table(results: Results) -> str:
         value = "–" if trial.value is None else f"{trial.value:.3f}"
         rows.append(
             f'<tr class="{"best" if best else _e(trial.state.lower())}"><td class="n">{trial.number}</td>'
-            f'<td class="n">{value}</td><td>{_e(results.state_of(trial))}{", best" if best else ""}{reason}</td>'
+            f'<td class="n">{value}</td><td class="state">{_e(results.state_of(trial))}{", best" if best else ""}{reason}</td>'
             f"{''.join(f'<td class=n>{_e(cell)}</td>' for cell in cells)}</tr>"
         )
     return (

@@ -57,12 +57,14 @@ REFUSALS = {
     ),
     "predict without its model": (["predict", "a.jpg", "--store", "moved"], ["the model that serves, moved/1, is not there"]),
     "no lineage": ([*AUDIT, "2026-03-05", "--store", "moved"], ["moved/metadata.sqlite is no lineage store", "backup"]),
+    "no study": (["tune", "status", "--store", "idle"], ["no study was searched in the store", "idle", "--tune", "--store"]),
     "predict at another endpoint": (["predict", "a.jpg", "--endpoint", "trial", "--store", "full"], ["'trial'"]),
 }
 
 USAGE = {
     "no command": ([], "COMMAND"),
     "no question": (["audit"], "QUESTION"),
+    "no question of tune": (["tune"], "QUESTION"),
     "no day": (["audit", "serving"], "--on"),
     "no photograph": (["predict"], "IMAGE"),
     "another command": (["train"], "'train'"),
