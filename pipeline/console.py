@@ -55,7 +55,7 @@ def quiet_logs(path: str, progress: Progress) -> Iterator[None]:
     before, level = root.handlers[:], root.level
     root.handlers[:] = [to_file]
     root.setLevel(logging.INFO)
-    shown = {"models": logging.INFO, "pipeline.shards": logging.INFO, "pipeline.tuning": logging.INFO, "pipeline": logging.WARNING}
+    shown = {"pipeline": logging.WARNING} | dict.fromkeys(("models", "pipeline.shards", "pipeline.tuning"), logging.INFO)
     progress.addFilter(lambda record: any(record.name.startswith(name) and record.levelno >= at for name, at in shown.items()))
     loggers = [logging.getLogger("models"), logging.getLogger("pipeline")]
     for logger in loggers:

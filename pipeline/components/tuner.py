@@ -60,7 +60,8 @@ class Executor(base_executor.BaseExecutor):
         # Late: it loads TensorFlow.
         from models import tuning
 
-        hyperparameters = tuning.best_hyperparameters(study.trials, typed.from_dict(TuningConfig, custom["tuning"], "tuning"))
+        settings = typed.from_dict(TuningConfig, custom["tuning"], "tuning")
+        hyperparameters = tuning.best_hyperparameters(study.trials, settings)
         files.write_atomically(pathlib.Path(best.uri, BEST), json.dumps(hyperparameters.get_config()))
         facts.record(
             best,
@@ -95,8 +96,10 @@ def _record_trials(found, study: results.Results) -> None:
         {
             "tune": True,
             **{name.replace(" ", "_"): count for name, count in study.counts().items()},
-            **{name: content[name] for name in ("name", "display_name", "objective", "total", "epochs", "run_id", "snapshot_date")},
-            "study": json.dumps(content["trials"], sort_keys=True),
+            # `name` is TFX's own: the artifact's.
+            "study": study.name,
+            **{name: value for name, value in content.items() if name not in ("name", "trials")},
+            "all_trials": json.dumps(content["trials"], sort_keys=True),
         },
     )
 
@@ -119,7 +122,9 @@ class TunerSpec(component_spec.ComponentSpec):
         standard_component_specs.BEST_HYPERPARAMETERS_KEY: component_spec.ChannelParameter(
             type=standard_artifacts.HyperParameters
         ),
-        standard_component_specs.TUNER_RESULTS_KEY: component_spec.ChannelParameter(type=standard_artifacts.TunerResults),
+        standard_component_specs.TUNER_RESULTS_KEY: component_spec.ChannelParameter(
+            type=standard_artifacts.TunerResults
+        ),
     }
 
 

@@ -71,7 +71,8 @@ def _verdict(results: Results) -> str:
         return '<p class="verdict none">No trial has a value.</p>'
     values = ", ".join(f"{_word(name)} {value:.3g}" for name, value in best.values.items())
     return (
-        f'<p class="verdict found">Trial {best.number} is the best: {_word(results.objective)} {best.value:.3f} with {values}</p>'
+        f'<p class="verdict found">Trial {best.number} is the best: {_word(results.objective)} {best.value:.3f} with '
+        f"{values}</p>"
     )
 
 
@@ -156,8 +157,8 @@ def _coordinates(results: Results) -> str:
         drawn.append(f'<polyline class="{kind}" stroke-opacity="{shade:.2f}" points="{points}"/>')
     return _figure(
         "coordinates", "Parallel coordinates",
-        "A line is a trial, from its parameters to its value; the darker, the better; green, the best. Each axis spans the values "
-        "that were tried; learning rate and weight decay logarithmically.",
+        "A line is a trial, from its parameters to its value; the darker, the better; green, the best. Each axis spans the "
+        "values that were tried; learning rate and weight decay logarithmically.",
         "Lines over the parameters' values; the table below has them all", bottom + 26, "".join(drawn),
     )  # fmt: skip
 

@@ -98,4 +98,5 @@ def read(folder: str | os.PathLike) -> Results:
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PipelineError(f"{path} holds no trials ({type(error).__name__}: {error}): name the results of a Tuner") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise PipelineError(f"{path} holds no trials ({problem}): name the results of a Tuner") from error

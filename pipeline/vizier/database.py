@@ -183,7 +183,9 @@ def looking(path: str | os.PathLike) -> Iterator["Transaction"]:
     try:
         connection = sqlite3.connect(f"{pathlib.Path(path).resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
     except sqlite3.Error as error:
-        raise PipelineError(f"there are no studies at {path} ({error}): run local_runner.py --tune, or name another store") from error
+        raise PipelineError(
+            f"there are no studies at {path} ({error}): run local_runner.py --tune, or name another store"
+        ) from error
     try:
         if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
             raise PipelineError(f"{path} is no store of studies: name another store")

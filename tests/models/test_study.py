@@ -12,7 +12,8 @@ CURVE = [(1, 0.2), (2, 0.4)]
 
 
 def test_the_best_is_the_first_of_those_with_the_best_value():
-    trials = [trial(1, value=0.5), trial(2, value=0.7), trial(3, value=0.7), trial(4, "INFEASIBLE"), trial(5, "ACTIVE", curve=[(1, 0.9)])]
+    ended = [trial(1, value=0.5), trial(2, value=0.7), trial(3, value=0.7)]
+    trials = [*ended, trial(4, "INFEASIBLE"), trial(5, "ACTIVE", curve=[(1, 0.9)])]
     assert best(trials).number == 2 and best(trials, maximize=False).number == 1
     assert best(trials[3:]) is None and best([]) is None
 
@@ -32,7 +33,7 @@ def test_ended_early_are_those_that_succeeded_with_fewer_epochs():
         ([trial(1, seconds=60.0)], 1, 9 * 60.0),
         ([trial(1, seconds=60.0)], 3, 3 * 60.0),
         # The median, not the mean; 40 s of the one under way are over.
-        ([trial(1, seconds=50.0), trial(2, seconds=60.0), trial(3, "INFEASIBLE", seconds=900.0), trial(4, "ACTIVE")], 1, 20 + 6 * 60.0),
+        ([trial(1, seconds=50.0), trial(2), trial(3, seconds=900.0), trial(4, "ACTIVE")], 1, 20 + 6 * 60.0),
         # One that takes longer than the others may end any moment.
         ([*(trial(number, seconds=30.0) for number in range(1, 10)), trial(10, "ACTIVE")], 4, 0.0),
         ([trial(number) for number in range(1, 11)], 4, 0.0),
@@ -44,10 +45,15 @@ def test_what_is_left_goes_by_the_median_of_the_trials_that_ended(trials, parall
 
 def test_progress_is_one_line():
     trials = [
-        trial(1, value=0.5, curve=CURVE), trial(2, value=0.75, curve=[*CURVE, (3, 0.75)]), trial(3, "INFEASIBLE"), trial(4, "ACTIVE"),
-    ]  # fmt: skip
+        trial(1, value=0.5, curve=CURVE),
+        trial(2, value=0.75, curve=[*CURVE, (3, 0.75)]),
+        trial(3, "INFEASIBLE"),
+        trial(4, "ACTIVE"),
+    ]
     told = progress(trials, total=6, parallel=2, epochs=3, now=1030.0)
-    assert told.startswith("3 of 6 trials, best 0.750 (trial 2), 1 stopped early, 1 infeasible, 3 remaining, ends in about 1 min 15 s, at ")
+    assert told.startswith(
+        "3 of 6 trials, best 0.750 (trial 2), 1 stopped early, 1 infeasible, 3 remaining, ends in about 1 min 15 s, at "
+    )
     assert progress([], 6, 2, 3, 0.0) == "0 of 6 trials, none has a value yet, 0 stopped early, 0 infeasible, 6 remaining"
 
 

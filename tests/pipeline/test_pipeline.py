@@ -69,7 +69,8 @@ def test_a_week_that_tunes_has_the_same_steps(week):
     tuning = nodes(tune=True)
     assert list(tuning) == list(week)
     assert [parameter(steps["KnownHyperparameters"], "tune") for steps in (week, tuning)] == [0, 1]
-    assert {"KnownHyperparameters", "LabelJoin"} <= set(week["Tuner"].upstream_nodes) and "Tuner" in week["Trainer"].upstream_nodes
+    assert {"KnownHyperparameters", "LabelJoin"} <= set(week["Tuner"].upstream_nodes)
+    assert "Tuner" in week["Trainer"].upstream_nodes
 
 
 def test_the_tuner_is_told_what_it_searches_and_where_studies_are(week):

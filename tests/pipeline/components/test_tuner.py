@@ -23,6 +23,7 @@ from tests.models.conftest import make_week
 from tests.models.studies import trial
 from tests.pipeline.conftest import ROOT
 
+MODULES = ("pipeline.tuning.worker", "pipeline.vizier.service")
 TUNING = {"trials": 5, "parallel": 2, "algorithm": "quasi_random", "epochs": 3, "batch_size": [4, 8]}
 
 
@@ -40,7 +41,8 @@ class Step:
             folder = root / "examples" / f"Split-{split}"
             folder.mkdir(parents=True)
             shutil.copy(week.root / f"Split-{split}" / "examples", folder)
-        examples, schema, known = standard_artifacts.Examples(), standard_artifacts.Schema(), standard_artifacts.HyperParameters()
+        examples, schema = standard_artifacts.Examples(), standard_artifacts.Schema()
+        known = standard_artifacts.HyperParameters()
         examples.uri, examples.split_names = str(root / "examples"), artifact_utils.encode_split_names(["train", "val"])
         schema.uri, known.uri = str(root / "schema"), str(root / "known")
         (root / "schema").mkdir()
@@ -141,12 +143,12 @@ def story(week, tmp_path_factory, vizier_environment):
         finally:
             run.kill()
             run.wait()
-        wait_for(lambda: not processes("pipeline.tuning.worker", database) and not processes("pipeline.vizier.service", database), 30)
+        wait_for(lambda: not any(processes(module, database) for module in MODULES), 30)
         before = trials_of(step.places)
         killed = []
 
         def kill():
-            for module, at_least in (("pipeline.tuning.worker", 1), ("pipeline.vizier.service", 2)):
+            for at_least, module in enumerate(MODULES, start=1):
                 ended = sum(not one.under_way for one in before)
                 wait_for(lambda: sum(not one.under_way for one in trials_of(step.places)) >= min(ended + at_least, 4))
                 killed.append(module)
@@ -166,7 +168,7 @@ def test_a_run_that_is_killed_goes_on_with_its_study(story):
     _, before, after = story
     ended = [one for one in before if not one.under_way]
     assert 1 <= len(ended) < TUNING["trials"]
-    assert list(after.trials[: len(before)]) != [] and [one for one in after.trials if one.number in {e.number for e in ended}] == ended
+    assert [one for one in after.trials if one.number in {each.number for each in ended}] == ended
 
 
 def test_whatever_is_killed_the_study_ends_with_exactly_its_budget(story):
@@ -189,7 +191,7 @@ def test_the_best_values_and_why_are_recorded(story):
 
 def test_every_trial_is_in_the_lineage_with_parameters_curve_duration_and_state(story):
     step, _, after = story
-    trials = json.loads(facts.text(step.found, "study"))
+    trials = json.loads(facts.text(step.found, "all_trials"))
     assert [(one["values"], one["curve"], one["seconds"], one["state"]) for one in trials] == [
         (dict(one.values), [list(point) for point in one.curve], one.seconds, one.state) for one in after.trials
     ]
@@ -200,7 +202,7 @@ def test_every_trial_is_in_the_lineage_with_parameters_curve_duration_and_state(
 
 def test_nothing_is_left_running(story):
     database = story[0].places.studies
-    assert not processes("pipeline.tuning.worker", database) and not processes("pipeline.vizier.service", database)
+    assert not any(processes(module, database) for module in MODULES)
 
 
 def test_a_study_that_is_complete_costs_nothing_more(story, monkeypatch):

@@ -15,8 +15,8 @@ from tests.models.studies import trial
 
 def study(trials, **changes):
     given = {
-        "name": "projects/local/locations/local/studies/1", "display_name": "photographs-labels-20260302-0", "objective": "val_accuracy",
-        "total": 60, "epochs": 3, "snapshot_date": "2026-03-02", "run_id": "run-1", "trials": tuple(trials),
+        "name": "projects/local/locations/local/studies/1", "display_name": "photographs-labels-20260302-0",
+        "objective": "val_accuracy", "total": 60, "epochs": 3, "snapshot_date": "2026-03-02", "run_id": "run-1", "trials": tuple(trials),
     }  # fmt: skip
     return results.Results(**{**given, **changes})
 
@@ -124,7 +124,8 @@ class TestPage:
     def test_drawings_stay_in_their_frame_and_nothing_runs_or_is_fetched(self):
         for trials in (searched(), SOME, searched(count=2), searched(count=1)):
             drawn = page.page(study(trials))
-            numbers = [float(each) for found in re.findall(r'points="([^"]+)"', drawn) for point in found.split() for each in point.split(",")]
+            points = " ".join(re.findall(r'points="([^"]+)"', drawn))
+            numbers = [float(each) for each in points.replace(",", " ").split()]
             assert all(0 <= number <= page._WIDTH for number in numbers)
             assert not re.search(r"<script|https?://|javascript:|nan|inf[^e]", drawn)
 

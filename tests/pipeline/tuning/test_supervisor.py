@@ -79,7 +79,7 @@ def test_a_worker_that_dies_before_it_has_a_trial_is_given_up(run):
 
 
 @pytest.mark.parametrize(
-    "ended, words", [("the train split has no files", "the train split has no files"), (1, "ended with status 1; the log says why")]
+    "ended, words", [("the train split has no files", "the train split"), (1, "ended with status 1; the log says why")]
 )
 def test_what_a_worker_found_wrong_ends_all(run, ended, words):
     with pytest.raises(PipelineError, match=words):
@@ -143,9 +143,10 @@ def test_trials_that_cannot_be_compared_belong_to_different_studies():
     def settings(tuning=None, **training):
         return supervisor._settings(task(tuning, **training), TuningConfig(**(tuning or {})))
 
-    assert settings() != settings({"epochs": 4}) and settings() != settings(seed=3) and settings() != settings(unfrozen_epochs=7)
+    assert settings() not in [settings({"epochs": 4}), settings(seed=3), settings(unfrozen_epochs=7)]
     # A run with more workers or another window goes on with the same study; and the search sets the dropout.
-    assert settings() == settings(workers=2) == settings(reserve_minutes=5.0) == settings(dropout=0.4) == settings({"parallel": 2})
+    assert settings() == settings(workers=2) == settings(reserve_minutes=5.0) == settings(dropout=0.4)
+    assert settings() == settings({"parallel": 2})
 
 
 def test_workers_hear_nothing_of_a_cluster(monkeypatch, tmp_path):
