@@ -84,7 +84,8 @@ def _gpus(root: pathlib.Path) -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     folder = root / "proc/driver/nvidia/gpus"
     found = len(list(folder.iterdir())) if folder.is_dir() else 0
-    return found if visible is None else min(found, len([name for name in visible.split(",") if name.strip()]))
+    # "-1" hides all.
+    return found if visible is None else min(found, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
 def gpu_of(index: int, gpus: int) -> str | None:

@@ -13,7 +13,7 @@ from pipeline.places import Places
 from pipeline.tuning import results
 from pipeline.tuning.results import Results
 from pipeline.validation.text import printable
-from pipeline.vizier import resources
+from pipeline.vizier import local
 from pipeline.vizier.database import Transaction, is_served, looking
 from pipeline.vizier.study import read_trial
 
@@ -69,7 +69,13 @@ def studies(places: Places, name: str | None = None) -> list[Standing]:
         raise PipelineError(f"there is no study {name!r} in the store {places.store}; there are: {printable(there)}")
     served = is_served(places.studies)
     with looking(places.studies) as transaction:
-        return [_standing(transaction, record, served) for record in wanted]
+        standing = [_standing(transaction, record, served) for record in wanted]
+    found = [each for each in standing if each is not None]
+    if not found:
+        raise PipelineError(
+            f"{places.studies} does not have {printable(wanted[-1]['display_name'])} any more: a run with --tune makes it anew"
+        )
+    return found
 
 
 _FIELDS = {
@@ -89,11 +95,14 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     raise PipelineError(f"{path} is no record of a study ({problem}): remove it; a run with --tune writes it again")
 
 
-def _standing(transaction: Transaction, record: dict[str, Any], served: bool) -> Standing:
-    study = transaction.study(resources.parse_study(record["name"]))
+def _standing(transaction: Transaction, record: dict[str, Any], served: bool) -> Standing | None:
+    """The study of a record; None where the file of studies was deleted since."""
+    study = transaction.find_study(local.PARENT, record["display_name"])
+    if study is None:
+        return None
     trials = [read_trial(trial.message, record["objective"]) for trial in transaction.trials(study.name)]
     found = Results(
-        name=record["name"],
+        name=str(study.name),
         display_name=record["display_name"],
         objective=record["objective"],
         total=record["trials"],

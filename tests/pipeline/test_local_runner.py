@@ -7,6 +7,7 @@ import yaml
 
 import local_runner
 from pipeline import settings
+from pipeline.vizier import local
 from tests.pipeline.conftest import ROOT, answers, command
 
 DATE = ["--snapshot-date", "2026-03-02"]
@@ -16,10 +17,10 @@ DATE = ["--snapshot-date", "2026-03-02"]
 def folder(tmp_path_factory):
     """Settings and data folders with one mistake each."""
     folder = tmp_path_factory.mktemp("mistakes")
-    local = yaml.safe_load((settings.CONFIGS / "local.yaml").read_text())
+    sample = yaml.safe_load((settings.CONFIGS / "local.yaml").read_text())
     files = {
-        "unknown-key.yaml": yaml.safe_dump(local | {"shards": {"shortside": 112}}),
-        "wrong-type.yaml": yaml.safe_dump(local | {"splits": {"train": "most"}}),
+        "unknown-key.yaml": yaml.safe_dump(sample | {"shards": {"shortside": 112}}),
+        "wrong-type.yaml": yaml.safe_dump(sample | {"splits": {"train": "most"}}),
         "no-yaml.yaml": "name: [",
     }
     for name, text in files.items():
@@ -126,6 +127,12 @@ def test_a_windows_end_is_an_instant_to_come(capsys, text, words):
     with pytest.raises(SystemExit) as raised:
         local_runner.parse([*DATE, "--window-end", text])
     assert raised.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_search_without_its_environment_is_refused_at_once(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(local, "PYTHON", tmp_path / "none")
+    assert local_runner.main([*DATE, "--tune", "--store", str(tmp_path / "store")]) == 1
+    assert "run .venv/bin/python requirements/vizier.py" in capsys.readouterr().err and not (tmp_path / "store").exists()
 
 
 def test_a_windows_end_is_optional():

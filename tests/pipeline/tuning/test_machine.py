@@ -60,8 +60,10 @@ def test_gpus_are_those_that_the_driver_has_and_the_environment_shows(tmp_path, 
     assert here(tmp_path).gpus == 3 and [machine.gpu_of(index, 3) for index in range(4)] == ["0", "1", "2", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7")
     assert here(tmp_path).gpus == 2 and [machine.gpu_of(index, 2) for index in range(2)] == ["5", "7"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert here(tmp_path).gpus == 0 and machine.gpu_of(0, 0) is None
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert here(tmp_path).gpus == 0
+    assert machine.gpu_of(0, 0) is None
 
 
 def test_this_machine_bears_something():

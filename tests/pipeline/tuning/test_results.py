@@ -16,7 +16,8 @@ from tests.models.studies import trial
 def study(trials, **changes):
     given = {
         "name": "projects/local/locations/local/studies/1", "display_name": "photographs-labels-20260302-0",
-        "objective": "val_accuracy", "total": 60, "epochs": 3, "snapshot_date": "2026-03-02", "run_id": "run-1", "trials": tuple(trials),
+        "objective": "val_accuracy", "total": 60, "epochs": 3, "snapshot_date": "2026-03-02", "run_id": "run-1",
+        "trials": tuple(trials),
     }  # fmt: skip
     return results.Results(**{**given, **changes})
 

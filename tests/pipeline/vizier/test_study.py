@@ -1,18 +1,26 @@
 """The pipeline's side of a study: names, space and budget; and whole studies over the service on this machine."""
 
 import dataclasses
+import inspect
 import signal
 import threading
 import time
 
 import pytest
 
+import models.study
 from models.config import TuningConfig
 from pipeline.errors import PipelineError, SettingsError
 from pipeline.vizier import local, study
 from pipeline.vizier.study import Budget, open_study, study_name, study_spec
 
 SPEC = study_spec(TuningConfig(), "val_accuracy")
+
+
+@pytest.mark.parametrize("name", ["trials", "suggest", "measure", "should_stop", "complete", "infeasible"])
+def test_what_workers_know_of_a_study_is_what_it_does(name):
+    wanted, found = (inspect.signature(getattr(kind, name)) for kind in (models.study.Study, study.Study))
+    assert found.parameters == wanted.parameters and found.return_annotation == wanted.return_annotation
 
 
 class TestSpace:
