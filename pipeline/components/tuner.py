@@ -55,14 +55,14 @@ class Executor(base_executor.BaseExecutor):
         study = supervisor.search(task)
         # First what was found: a study without a feasible trial is told of all the same.
         results.write(found.uri, study)
-        page.write(os.path.join(custom["reports"], "tuning.html"), study)
+        page.write(storage.join(custom["reports"], task.run_id, "tuning.html"), study)
         _record_trials(found, study)
         # Late: it loads TensorFlow.
         from models import tuning
 
         settings = typed.from_dict(TuningConfig, custom["tuning"], "tuning")
         hyperparameters = tuning.best_hyperparameters(study.trials, settings)
-        files.write_atomically(pathlib.Path(best.uri, BEST), json.dumps(hyperparameters.get_config()))
+        storage.write(storage.join(best.uri, BEST), json.dumps(hyperparameters.get_config()).encode())
         facts.record(
             best,
             {
@@ -81,7 +81,7 @@ class Executor(base_executor.BaseExecutor):
 
 
 def _hand_on(known, best, found) -> None:
-    shutil.copy(pathlib.Path(known.uri, BEST), pathlib.Path(best.uri, BEST))
+    storage.write(storage.join(best.uri, BEST), storage.read(storage.join(known.uri, BEST)))
     told = {name: facts.text(known, name) for name in _HANDED_ON}
     facts.record(best, {"tune": False, **{name: value for name, value in told.items() if value}})
     results.write(found.uri, results.Results("", "", "", 0, 0, "", "", ()))

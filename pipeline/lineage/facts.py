@@ -252,7 +252,9 @@ def _label_records(run: Run) -> dict:
 
 def _hyperparameters(run: Run) -> dict:
     """Values, and all that was recorded of where they come from, without what TFX adds."""
-    found = _output(run, "HyperParameters")
+    # What trained: KnownHyperparameters only says what was known before.
+    best = run.output("HyperParameters", "best_hyperparameters")
+    found = dict(best.facts) if best else _output(run, "HyperParameters")
     values = _json(found.pop("values", None))
     if values is None:
         # The Tuner's own artifact has no facts; the release tells the values.
