@@ -53,7 +53,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--thresholds",
         metavar="FILE",
-        help="what a model must reach before it serves (default: release.yaml beside the schema)",
+        help="what a model must reach before it serves (default: release.yaml beside the schema, or the project's own)",
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
     parser.add_argument(
@@ -144,7 +144,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.workers is not None:
         config = settings.with_workers(config, options.workers)
     limits = typed.load(Limits, schema / "gate.yaml")
-    thresholds = typed.load(Thresholds, options.thresholds or schema / "release.yaml")
+    # Data of one's own may come without: what a model must reach is no matter of its classes.
+    own = schema / "release.yaml"
+    thresholds = typed.load(Thresholds, options.thresholds or (own if own.exists() else ROOT / "schema" / "release.yaml"))
     override = None
     if options.override is not None:
         rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())

@@ -18,9 +18,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
-import tensorflow_model_analysis as tfma
 from absl import flags
 from apache_beam.io.parquetio import WriteToParquetBatched
+# Not from TFMA's top level, which holds other names in other versions.
+from tensorflow_model_analysis import constants
+from tensorflow_model_analysis.api import model_eval_lib
+from tensorflow_model_analysis.extractors import extractor
 
 from pipeline import storage
 
@@ -79,13 +82,13 @@ def tapped(tap: Tap) -> Iterator[str]:
 def custom_extractors(eval_shared_model, eval_config, tensor_adapter_config):
     """TFMA's extractors, with smaller batches before the models and a tap behind them."""
     tap = _tap.get()
-    extractors = tfma.default_extractors(
+    extractors = model_eval_lib.default_extractors(
         eval_shared_model=eval_shared_model, eval_config=eval_config, tensor_adapter_config=tensor_adapter_config
     )
-    names = [extractor.stage_name for extractor in extractors]
+    names = [each.stage_name for each in extractors]
     behind = names.index("ExtractPredictions") + 1
-    split = tfma.extractors.Extractor("SplitBatches", _SplitBatches(tap))
-    keep = tfma.extractors.Extractor("KeepPredictions", _KeepPredictions(tap))
+    split = extractor.Extractor("SplitBatches", _SplitBatches(tap))
+    keep = extractor.Extractor("KeepPredictions", _KeepPredictions(tap))
     return [split, *extractors[:behind], keep, *extractors[behind:]]
 
 
@@ -122,14 +125,14 @@ class _SplitBatches(beam.PTransform):
 
 
 def _split(extracts, most, most_bytes):
-    batch = extracts[tfma.ARROW_RECORD_BATCH_KEY]
+    batch = extracts[constants.ARROW_RECORD_BATCH_KEY]
     sizes = np.array([len(record[0]) for record in _records(batch)])
     for begin, end in parts(sizes, most, most_bytes):
-        yield {**extracts, tfma.ARROW_RECORD_BATCH_KEY: batch.slice(begin, end - begin)}
+        yield {**extracts, constants.ARROW_RECORD_BATCH_KEY: batch.slice(begin, end - begin)}
 
 
 def _records(batch):
-    return batch.column(batch.schema.get_field_index(tfma.constants.ARROW_INPUT_COLUMN)).to_pylist()
+    return batch.column(batch.schema.get_field_index(constants.ARROW_INPUT_COLUMN)).to_pylist()
 
 
 class _KeepPredictions(beam.PTransform):
@@ -156,7 +159,7 @@ class _KeepPredictions(beam.PTransform):
 
 def _kept(extracts) -> tuple[pa.Table, list[dict]]:
     """Rows of a batch, and of those that the candidate is wrong about the worst."""
-    examples = [tf.train.Example.FromString(record).features.feature for record in extracts[tfma.INPUT_KEY]]
+    examples = [tf.train.Example.FromString(record).features.feature for record in extracts[constants.INPUT_KEY]]
     texts = {
         name: [feature[name].bytes_list.value[0].decode(errors="replace") for feature in examples]
         for name in ("image_id", "source")
@@ -165,7 +168,7 @@ def _kept(extracts) -> tuple[pa.Table, list[dict]]:
     sides = [
         max(feature[name].int64_list.value[0] for name in ("image/width", "image/height")) for feature in examples
     ]
-    candidate, serving = _probabilities(extracts[tfma.PREDICTIONS_KEY])
+    candidate, serving = _probabilities(extracts[constants.PREDICTIONS_KEY])
     rows = {**texts, "label_index": labels, "longer_side": sides}
     rows |= {f"candidate_{name}": values for name, values in answers(candidate, labels).items()}
     empty = dict.fromkeys((name for name, _ in _ANSWER), [None] * len(labels))
@@ -188,8 +191,8 @@ def _kept(extracts) -> tuple[pa.Table, list[dict]]:
 
 def _probabilities(predictions):
     """float [n, classes] of the candidate and of the serving model, or None."""
-    if isinstance(predictions, dict) and tfma.BASELINE_KEY in predictions:
-        return _array(predictions[tfma.CANDIDATE_KEY]), _array(predictions[tfma.BASELINE_KEY])
+    if isinstance(predictions, dict) and constants.BASELINE_KEY in predictions:
+        return _array(predictions[constants.CANDIDATE_KEY]), _array(predictions[constants.BASELINE_KEY])
     return _array(predictions), None
 
 
