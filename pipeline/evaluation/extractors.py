@@ -70,13 +70,17 @@ _tap: contextvars.ContextVar[Tap] = contextvars.ContextVar("tap")
 def tapped(tap: Tap) -> Iterator[str]:
     """Gives the name by which TFX's Evaluator finds `custom_extractors`, which does as `tap` says inside the block."""
     # Or else a source reads up to 1,000 records at once, however large. Where a version of tfx_bsl lacks it, that is the bound.
-    if "tfxio_use_byte_size_batching" in flags.FLAGS:
-        flags.FLAGS.set_default("tfxio_use_byte_size_batching", True)
+    flag = flags.FLAGS["tfxio_use_byte_size_batching"] if "tfxio_use_byte_size_batching" in flags.FLAGS else None
+    before = flag and flag.default
+    if flag:
+        flags.FLAGS.set_default(flag.name, True)
     token = _tap.set(tap)
     try:
         yield "pipeline.evaluation.tfx_hook.custom_extractors"
     finally:
         _tap.reset(token)
+        if flag:
+            flags.FLAGS.set_default(flag.name, before)
 
 
 def custom_extractors(eval_shared_model, eval_config, tensor_adapter_config):

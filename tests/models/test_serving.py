@@ -12,6 +12,7 @@ from PIL import Image
 
 from models import network, records, serving
 from models.config import NetworkConfig
+from models.errors import TrainingError
 
 CLASSES = ("amber", "blue", "chalk")
 CONFIG = NetworkConfig(blocks=(1, 1), width=8, bottleneck=False, image_size=32)
@@ -123,6 +124,27 @@ def test_loads_without_keras(exported):
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert done.stdout.strip() == "['serving_default', 'serving_examples']", done.stderr
+
+
+def test_an_export_names_its_classes(exported, tmp_path):
+    assert serving.classes_of(exported) == CLASSES
+    (tmp_path / "saved_model.pb").write_bytes(b"no graph")
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(TrainingError, match="is no model that answers"):
+            serving.classes_of(str(path))
+
+
+def test_an_export_is_asked_in_other_classes(exported, tmp_path):
+    wanted = ("chalk", "door", "amber")
+    serving.align(exported, CLASSES, wanted, str(tmp_path / "aligned"))
+    example = records.encode_labelled(
+        image_id="a", product_id="a", source="", label="blue", label_index=1, encoded=jpeg(60, 48), width=60, height=48
+    )
+    own, other = (
+        tf.saved_model.load(path).signatures["serving_examples"](examples=tf.constant([example]))["probabilities"].numpy()[0]
+        for path in (exported, str(tmp_path / "aligned"))
+    )
+    np.testing.assert_array_equal(other, [own[2], 0, own[0]])
 
 
 def test_digest_is_of_the_weights(exported, tmp_path):

@@ -1,5 +1,6 @@
 """Training: what it writes, that it learns, what it keeps frozen, that it repeats bit for bit, and what it refuses."""
 
+import base64
 import dataclasses
 import doctest
 import hashlib
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import input_pipeline, loop, network, records, serving, training
+from models import input_pipeline, loop, network, records, serving, smoke, training
 from models.code import code_digest
 from models.config import NetworkConfig, TrainingConfig
 from models.errors import TrainingError
@@ -133,6 +134,16 @@ def without_times(record):
 def test_writes_a_model_that_classifies(once):
     signature = tf.saved_model.load(once[1]).signatures["serving_examples"]
     assert signature.structured_outputs["probabilities"].shape[1] == len(CLASSES)
+
+
+def test_the_trainers_own_answers_travel_with_the_model(once, week):
+    content = json.loads(pathlib.Path(once[1], smoke.FILE).read_text())
+    assert content["classes"] == list(CLASSES) and len(content["photographs"]) == 6  # as many as val has
+    signature = tf.saved_model.load(once[1]).signatures["serving_default"]
+    for photograph in content["photographs"]:
+        encoded = base64.b64decode(photograph["request"]["bytes_inputs"]["b64"])
+        answer = signature(bytes_inputs=tf.constant([encoded]))["probabilities"].numpy()[0]
+        np.testing.assert_allclose(answer, photograph["probabilities"], atol=1e-5)
 
 
 def test_the_record_says_what_was_trained_with_what(once, week):
