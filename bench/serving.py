@@ -72,7 +72,8 @@ def _network(config, short_side, photographs, rounds) -> dict:
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         path = os.path.join(folder, "model")
-        serving.export(Classifier(config, 100, 0), [f"class {number}" for number in range(100)], config.image_size, short_side, path)
+        classes = [f"class {number}" for number in range(100)]
+        serving.export(Classifier(config, len(classes), 0), classes, config.image_size, short_side, path)
         size = sum(file.stat().st_size for file in pathlib.Path(path).rglob("*") if file.is_file())
         words = [sys.executable, __file__, "--measure", path, photographs, "--rounds", str(rounds)]
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)

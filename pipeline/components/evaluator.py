@@ -28,7 +28,7 @@ SMOKE_TEST_KEY = "smoke_test"
 
 
 class Executor(executor.Executor):
-    """Knows that there is no baseline before the first release, that its classes may be others, and what the smoke test said."""
+    """Knows that there may be no baseline yet, that its classes may be others, and what the smoke test said."""
 
     def Do(self, input_dict, output_dict, exec_properties):
         """As TFX's, and keeps the predictions (`pipeline.evaluation.extractors`).

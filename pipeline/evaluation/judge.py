@@ -259,7 +259,8 @@ def _requirements(predictions: Predictions, around: Circumstances, figures: Mapp
     found.append(_required("classes in eval", not absent, told, f"all {len(around.classes)} of the schema"))
     if not around.serving:
         told = "nothing serves" + (": a bootstrap, judged by the absolute thresholds alone" if around.bootstrap else "")
-        found.append(_required("serving model", around.bootstrap, told, "one to compare with, or release.bootstrap in the settings"))
+        wanted = "one to compare with, or release.bootstrap in the settings"
+        found.append(_required("serving model", around.bootstrap, told, wanted))
     else:
         known = predictions.serving is not None
         told = printable(around.serving) if known else f"{printable(around.serving)}: not evaluated"
@@ -275,8 +276,10 @@ def _absolute(figures, pairs, sampled, thresholds: Thresholds) -> list[Check]:
         low, high = metrics.interval(sampled.candidate[name], confidence)
         told = f"{figure(figures[name], limit)} ({low:.3f} to {high:.3f})"
         found.append(_check(name, figures[name], limit, higher, told))
-    label, taken_for, count, share = pairs[0] if pairs else ("", "", 0, 0.0)
-    told = f"{share:.3f}: {count} of {printable(shortened(label))} taken for {printable(shortened(taken_for))}" if pairs else "0"
+    share, told = 0.0, "0"
+    if pairs:
+        label, taken_for, count, share = pairs[0]
+        told = f"{share:.3f}: {count} of {printable(shortened(label))} taken for {printable(shortened(taken_for))}"
     found.append(_check("confusion", share, limits.max_confusion, False, told))
     return found
 
@@ -286,11 +289,10 @@ def _comparison(both: metrics.Sampled, thresholds: Thresholds) -> list[Check]:
     limits, found = thresholds.comparison, []
     for name, higher in metrics.HIGHER_IS_BETTER.items():
         limit = getattr(limits, f"max_{name}_{'drop' if higher else 'rise'}")
-        given = both.serving.get(name)
-        worse = (given - both.candidate[name] if higher else both.candidate[name] - given) if given is not None else np.full(1, np.nan)
-        low, high = metrics.interval(worse, limits.confidence)
-        told = f"{-worse[0] if higher else worse[0]:+.3f}, with {limits.confidence:.0%} confidence {'' if high < 0 else 'up to '}" \
-               f"{abs(high):.3f} {'better' if high < 0 else 'worse'}"  # fmt: skip
+        change = both.candidate[name] - both.serving.get(name, np.nan)
+        _, high = metrics.interval(-change if higher else change, limits.confidence)
+        end = f"{-high:.3f} better" if high < 0 else f"up to {high:.3f} worse"
+        told = f"{change[0]:+.3f}, with {limits.confidence:.0%} confidence {end}"
         check = _check(f"{name} against the serving model", high, limit, False, told)
         found.append(dataclasses.replace(check, wanted=f"at most {limit:g} worse"))
     return found

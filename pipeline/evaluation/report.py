@@ -254,14 +254,17 @@ def _reliability(judgement: Judgement) -> str:
     )
     first, last = place(0, 0), place(1, 1)
     (x1, y1), (x2, y2) = first.split(","), last.split(",")
-    bins = "; ".join(f"{mean:.2f}: {share:.2f} of {count}" for count, mean, share in judgement.reliability["candidate"] if count)
+    candidate = judgement.reliability["candidate"]
+    bins = "; ".join(f"{mean:.2f}: {share:.2f} of {count}" for count, mean, share in candidate if count)
     serving = " Dashed: the model that serves." if judgement.serving else ""
     return (
         "<h2>Reliability</h2><figure style='max-width:22rem'><figcaption>Across: the probability of the most probable class. "
-        f"Up: how often it is right. On the diagonal, a probability means what it says. Solid: the candidate.{serving}</figcaption>"
-        f'<svg viewBox="0 0 {_LEFT + _SIDE + 14} {_SIDE + _BELOW}" role="img" aria-label="Reliability of the candidate. {bins}">'
+        "Up: how often it is right. On the diagonal, a probability means what it says. Solid: the candidate."
+        f"{serving}</figcaption>"
+        f'<svg viewBox="0 0 {_LEFT + _SIDE + 14} {_SIDE + _BELOW}" role="img" aria-label="Reliability. {bins}">'
         f'<line class="ideal" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
-        f'<line class="axis" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y1}"/><line class="axis" x1="{x1}" y1="{y1}" x2="{x1}" y2="{y2}"/>'
+        f'<line class="axis" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y1}"/>'
+        f'<line class="axis" x1="{x1}" y1="{y1}" x2="{x1}" y2="{y2}"/>'
         f"{line('serving', 'then')}{line('candidate', 'line')}{ticks}</svg></figure>"
     )
 
@@ -281,6 +284,10 @@ def _confusion(judgement: Judgement, classes: Sequence[str]) -> str:
     return f"<h2>Confusion</h2>{_matrix(judgement, classes)}{listed}"
 
 
+# Red, green and blue of a cell on the diagonal, and off it.
+_RIGHT, _WRONG = "46,139,87", "192,57,43"
+
+
 def _matrix(judgement: Judgement, classes: Sequence[str]) -> str:
     if len(classes) > _MATRIX:
         return f"<p>{len(classes)} classes are too many to draw; release.json has the whole matrix.</p>"
@@ -290,10 +297,10 @@ def _matrix(judgement: Judgement, classes: Sequence[str]) -> str:
     rows = []
     for row, name in enumerate(names):
         total = max(1, int(counts[row].sum()))
+        shades = [(_RIGHT if row == column else _WRONG, 0.75 * count / total) for column, count in enumerate(counts[row])]
         cells = "".join(
-            f'<td style="background:rgba({"46,139,87" if row == column else "192,57,43"},{0.75 * counts[row, column] / total:.2f})">'
-            f"{counts[row, column] or ''}</td>"
-            for column in range(len(names))
+            f'<td style="background:rgba({colour},{shade:.2f})">{count or ""}</td>'
+            for count, (colour, shade) in zip(counts[row], shades, strict=True)
         )
         rows.append(f'<tr><th class="side">{name}</th>{cells}</tr>')
     return (

@@ -56,14 +56,14 @@ def release(options: argparse.Namespace) -> int:
     for name in ("reason", "by"):
         given = getattr(options, name)
         if given is not None and not given.strip():
-            raise PipelineError(f"--{name} is empty: say {'why' if name == 'reason' else 'who decides'}, so that the ledger can")
+            raise PipelineError(f"--{name} is empty: the ledger records {'why' if name == 'reason' else 'who decided'}")
     entries = ledger.of_endpoint(places.ledger, options.endpoint)
     if options.action == "rollback":
         entry = _rollback(places, entries, options)
     else:
         entry = _promote(places, entries, options)
-    before = entry.from_version or "nothing"
-    print(f"version {entry.to_version} of run {entry.run_id} ({entry.snapshot}) serves at endpoint {entry.endpoint}, before it {before}")
+    now = f"version {entry.to_version} of run {entry.run_id} ({entry.snapshot})"
+    print(f"{now} serves at endpoint {entry.endpoint}, before it {entry.from_version or 'nothing'}")
     _complete_lineage(places)
     return 0
 

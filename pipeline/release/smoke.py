@@ -57,7 +57,8 @@ class SmokeTest:
     @property
     def reasons(self) -> list[str]:
         """Each failed check as a sentence."""
-        return [f"{finding.rule} is {finding.value}, wanted: {finding.limit}" for finding in self.findings if not finding.passed]
+        failed = [finding for finding in self.findings if not finding.passed]
+        return [f"{finding.rule} is {finding.value}, wanted: {finding.limit}" for finding in failed]
 
 
 def run(model: str, limits: SmokeThresholds) -> SmokeTest:
@@ -72,10 +73,10 @@ def run(model: str, limits: SmokeThresholds) -> SmokeTest:
     """
     try:
         reference = _read(model)
+        requests = _Requests(reference)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
         return SmokeTest((_finding("smoke_set", False, problem, f"the trainer's answers in {SMOKE_SET}"),), {})
-    requests = _Requests(reference)
     lines, died = _probe(model, requests.bodies, limits.max_seconds)
     return judge(reference, requests, lines, died, limits)
 
@@ -158,9 +159,10 @@ def judge(reference: Mapping, requests: _Requests, lines: Sequence[Mapping], die
         return SmokeTest((_finding("loads", False, problem, "a SavedModel that TensorFlow alone loads"),), {})
     loaded, answers = lines[0], list(lines[1:])
     strangers = [name for name in loaded["modules"] if name in _OURS]
-    findings = [_finding("loads", not strangers, f"beside {', '.join(strangers) or 'nothing of the project'}", "TensorFlow alone")]
+    beside = f"beside {', '.join(strangers) or 'nothing of the project'}"
+    findings = [_finding("loads", not strangers, beside, "TensorFlow alone")]
     if died or len(answers) < len(requests.bodies):
-        named = f"{died or 'it ended early'}, at request {len(answers) + 1} of {len(requests.bodies)}{_named(requests, len(answers))}"
+        named = f"{died or 'it ended early'}, {_place(requests, len(answers))}"
         findings.append(_finding("survives", False, named, "an answer to every request"))
         return SmokeTest(tuple(findings), _facts(loaded, []))
     findings.append(_finding("survives", True, f"{len(answers)} requests", "an answer to every request"))
@@ -177,10 +179,14 @@ def judge(reference: Mapping, requests: _Requests, lines: Sequence[Mapping], die
     return SmokeTest(tuple(findings), _facts(loaded, times))
 
 
-def _named(requests: _Requests, position: int) -> str:
+def _place(requests: _Requests, position: int) -> str:
+    """Which request it was that has no answer."""
+    if position == len(requests.bodies):
+        return "after the last request"
+    named = f"at request {position + 1} of {len(requests.bodies)}"
     if requests.bad.start <= position < requests.bad.stop:
-        return f": {list(requests.garbage)[position - requests.bad.start]}"
-    return ""
+        return f"{named}: {list(requests.garbage)[position - requests.bad.start]}"
+    return named
 
 
 def _facts(loaded: Mapping, times: Sequence[float]) -> dict:
@@ -202,9 +208,8 @@ def _right(reference: Mapping, requests: _Requests, answers: Sequence[Mapping], 
     predictions = [prediction for group in given.values() for prediction in group]
     named = [prediction.get("classes") for prediction in predictions]
     classes = next((name for name in named if name != reference["classes"]), reference["classes"])
-    findings = [
-        _finding("classes", classes == reference["classes"], ", ".join(map(str, classes or ["none"])), ", ".join(reference["classes"]))
-    ]
+    told, expected = (", ".join(map(str, each or ["none"])) for each in (classes, reference["classes"]))
+    findings = [_finding("classes", classes == reference["classes"], told, expected)]
     worst, where = 0.0, ""
     for how, group in given.items():
         for prediction, expected in zip(group, wanted, strict=True):

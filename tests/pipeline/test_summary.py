@@ -67,6 +67,7 @@ def test_a_refused_export_is_told_without_figures(told):
     refused = dict.fromkeys(
         ("accuracy", "log_loss", "eval_examples", "weakest_class", "weakest_accuracy", "by_class"), DROPPED
     )
-    text = told(**refused, blessed=0, released=0, evaluation_failures='["too slow"]', reason="the smoke test refused its export")
+    why = "the smoke test refused its export"
+    text = told(**refused, blessed=0, released=0, evaluation_failures='["too slow"]', reason=why)
     assert "eval       none: the smoke test refused the export\n" in text
     assert "serves     unchanged: the smoke test refused its export\n" in text

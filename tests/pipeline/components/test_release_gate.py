@@ -1,4 +1,4 @@
-"""The gate before the release, and what the ledger's step makes of a candidate that it refuses: recorded, and not a failed run."""
+"""The gate before the release, and what the ledger's step makes of a refused candidate: recorded, and no failed run."""
 
 import json
 import pathlib

@@ -55,8 +55,7 @@ def test_a_good_candidate_passes_every_threshold(thresholds):
 @pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "top_3_accuracy"])
 def test_an_absolute_floor_refuses(thresholds, name):
     found = split(LABELS, noisy(LABELS, 0.3, 0))
-    limits = {f"absolute__min_{each}": 1.0 if each in (name, "top_3_accuracy") else 0.0 for each in (name,)}
-    limits["absolute__min_top_3_accuracy"] = 1.0
+    limits = {f"absolute__min_{name}": 1.0, "absolute__min_top_3_accuracy": 1.0}
     judgement = judge.judge(found, around(found, serving=""), thresholds(**limits))
     (check,) = [check for check in judgement.checks if check.name == name]
     assert not check.passed and check.margin == pytest.approx(check.value - 1.0) and check.wanted == "at least 1"
@@ -71,7 +70,8 @@ def test_an_absolute_ceiling_refuses(thresholds, name):
 
 def test_a_limit_that_is_just_met_is_met(thresholds):
     found = split([0, 1, 2, 3] * 5, [0, 1, 2, 0] * 5)
-    judgement = judge.judge(found, around(found, serving=""), thresholds(absolute__min_accuracy=0.75, absolute__min_top_3_accuracy=0.75))
+    limits = thresholds(absolute__min_accuracy=0.75, absolute__min_top_3_accuracy=0.75)
+    judgement = judge.judge(found, around(found, serving=""), limits)
     assert judgement.failures == []
 
 
@@ -130,7 +130,7 @@ def test_every_kind_of_slice_is_judged(thresholds):
 def test_a_slice_with_too_few_examples_is_shown_and_not_judged(thresholds):
     labels = np.array([0, 1, 2] * 10 + [3] * 4)
     found = split(labels, np.where(labels == 3, 0, labels))
-    judgement = judge.judge(found, around(found, serving=""), thresholds(slices__label__min_accuracy=0.0, absolute__max_confusion=0.5))
+    judgement = judge.judge(found, around(found, serving=""), thresholds(absolute__max_confusion=0.5))
     (toy,) = [each for each in judgement.slices if each.name == "toy"]
     assert not toy.judged and toy.examples == 4 and toy.accuracy == 0.0
     assert judgement.failures == [] and "accuracy of label toy" not in {check.name for check in judgement.checks}

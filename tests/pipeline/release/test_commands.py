@@ -47,7 +47,9 @@ class Store:
         written.step(context, "Trainer", outputs={"model": [trained]})
         blessing = written.artifact("InfraBlessing", {"blessed": smoke, "reasons": json.dumps([] if smoke else ["too slow"])})
         written.step(context, "SmokeTest", outputs={"blessing": [blessing]})
-        facts = {"run_id": run_id, "snapshot": "labels_4", "snapshot_date": "2026-03-04", "weights_sha256": "4" * 64, "released": 0}
+        facts = {
+            "run_id": run_id, "snapshot": "labels_4", "snapshot_date": "2026-03-04", "weights_sha256": "4" * 64, "released": 0,
+        }  # fmt: skip
         release = written.artifact("pipeline.ServingRelease", facts)
         written.step(context, "ServingLedger", outputs={"release": [release]})
 
@@ -139,7 +141,10 @@ def test_a_refused_model_is_promoted_by_a_person_only(ask, store):
 
 
 REFUSALS = {
-    "a run that never served": (["rollback", "--to", "run-4", *WHY], ["no model of run 'run-4' ever served", "run-1, run-2", "promote"]),
+    "a run that never served": (
+        ["rollback", "--to", "run-4", *WHY],
+        ["no model of run 'run-4' ever served", "run-1, run-2", "promote"],
+    ),
     "what serves already": (["rollback", "--to", "run-3", *WHY], ["version 3 of run run-3 serves already"]),
     "promoting what serves": (["promote", "run-3", *WHY], ["serves already"]),
     "no run": (["promote", "run-9", *WHY], ["there is no run 'run-9'", "run-5"]),
@@ -194,7 +199,8 @@ def test_a_ledger_that_was_changed_by_hand_is_not_written_to(ask, store):
 
 
 def test_the_commands_load_nothing_heavy(store):
-    command_lines = [["release", *words, "--store", store.places.store] for words in (["status"], ["rollback", *WHY], ["promote", "run-4", *WHY])]
+    asked = (["status"], ["rollback", *WHY], ["promote", "run-4", *WHY])
+    command_lines = [["release", *words, "--store", store.places.store] for words in asked]
     assert [(answer.status, answer.loaded) for answer in answers("pipeline.__main__", command_lines)] == [(0, [])] * 3
 
 

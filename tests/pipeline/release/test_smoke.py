@@ -1,4 +1,4 @@
-"""The smoke test: a right export passes, a wrong one is refused whatever is wrong with it, and nothing it does is an exception."""
+"""The smoke test: a right export passes, a wrong one is refused whatever is wrong with it, and nothing is an exception."""
 
 import dataclasses
 import json
@@ -100,7 +100,8 @@ def test_an_export_that_is_damaged_or_slow_is_refused(exported, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"classes": ["a"], "photographs": []}',
-                                     '{"classes": ["a"], "photographs": [{"request": {}, "probabilities": [1, 2]}]}'])  # fmt: skip
+                                     '{"classes": ["a"], "photographs": [{"request": {}, "probabilities": [1, 2]}]}',
+                                     '{"classes": ["a"], "photographs": [{"request": {}, "probabilities": [1]}]}'])  # fmt: skip
 def test_an_export_without_the_trainers_answers_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "assets.extra").mkdir()
