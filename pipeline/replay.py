@@ -165,6 +165,9 @@ def replay(options: argparse.Namespace) -> int:
         _say("losses", [epoch or "every epoch has the same loss and val_loss, bit for bit"])
         _say("weights", told)
     _say("differs", _differences(after) or ([] if identical else ["nothing that was compared: the machine itself, or a defect"]))
+    if tensors and tensors.differing and any(name.startswith("tensorflow.") for name in after.differing):
+        # Not to be taken for tampering: docs/tfx-lines.md.
+        _say("expected", ["another TensorFlow gives other weights: replay with the packages that the run was trained with"])
     if not identical and after.unknown:
         _say("unknown", [", ".join(after.unknown)])
     print(f"identical  {now_sha256}" if identical else f"different  {then_sha256} then, {now_sha256} now")
