@@ -127,6 +127,7 @@ def join(wanted: int, meet_seconds: float = MEET_SECONDS) -> Workers:
     if wanted == 1:
         several = len(tf.config.list_physical_devices("GPU")) > 1
         return Workers(tf.distribute.MirroredStrategy()) if several else alone()
+    _leave_others_out()
     meet([address for _, address in tasks], index, meet_seconds)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     _log.info("worker %d of %d is connected, %d replicas in all", index, wanted, strategy.num_replicas_in_sync)
@@ -150,6 +151,16 @@ def _cluster() -> tuple[list[tuple[str, str]], int]:
             f"TF_CONFIG cannot be used: {text!r} must be JSON with cluster (chief and worker, lists of host:port) and task "
             "(type and index of this process among them)"
         ) from error
+
+
+def _leave_others_out() -> None:
+    """Takes from TF_CONFIG who is neither chief nor worker: Vertex lists the reduction servers there, as `ps`.
+
+    They answer no TensorFlow, and TensorFlow would wait for them for ever.
+    """
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster = {kind: addresses for kind, addresses in config["cluster"].items() if kind in ("chief", "worker")}
+    os.environ["TF_CONFIG"] = json.dumps({**config, "cluster": cluster})
 
 
 def meet(addresses: Sequence[str], index: int, seconds: float) -> None:
