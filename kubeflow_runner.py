@@ -18,6 +18,8 @@ import sys
 import traceback
 import warnings
 
+from pipeline.start import instant_to_come
+
 ROOT = pathlib.Path(__file__).resolve().parent
 
 
@@ -52,7 +54,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--snapshot-date", required=True, metavar="YYYY-MM-DD", help="the week to train on: label edits from before that day (UTC)"
     )
     submitting.add_argument(
-        "--window-end", metavar="INSTANT", help="when the run must be done, such as 2026-03-03T06:00+01:00 (default: "
+        "--window-end", type=instant_to_come, metavar="INSTANT", help="when the run must be done, such as 2026-03-03T06:00+01:00 (default: "
         "vertex.window_hours after its start)",
     )  # fmt: skip
     submitting.add_argument("--override", metavar="RULE[,RULE...]", help="rules of the gate that may fail")
@@ -159,7 +161,7 @@ def _submit(options) -> int:
     if options.override is not None:
         rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
         override = Override(rules, options.override_by, options.override_reason).to_json()
-    end = options.window_end or ""
+    end = options.window_end.isoformat() if options.window_end else ""
     date, _ = date_and_window(Start("", options.snapshot_date, window_end=end))
     compiled = service.read_compiled(options.job, config)
     _planned(options, config)

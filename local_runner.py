@@ -14,7 +14,6 @@ Everything that a run leaves behind is under --store. Exit status: 0 done; 1 som
 """
 
 import argparse
-import datetime
 import logging
 import os
 import pathlib
@@ -22,6 +21,7 @@ import sys
 import traceback
 
 from pipeline.places import DEFAULT_STORE
+from pipeline.start import instant_to_come
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -72,7 +72,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--override-reason", metavar="TEXT", help="why")
     parser.add_argument(
         "--window-end",
-        type=_instant,
+        type=instant_to_come,
         metavar="INSTANT",
         help="when the run must be done, such as 2026-03-03T06:00+01:00: training stops in time, with the best weights so far",
     )
@@ -83,18 +83,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
         )
     return options
-
-
-def _instant(text: str) -> datetime.datetime:
-    try:
-        instant = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no instant: write it as 2026-03-03T06:00+01:00") from error
-    if instant.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} lacks its offset from UTC: write it as {text}+00:00")
-    if instant <= datetime.datetime.now(datetime.timezone.utc):
-        raise argparse.ArgumentTypeError(f"{text!r} is over: name an instant to come")
-    return instant
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,5 +1,6 @@
 """What a run is started with, and what follows from it: the date of its labels and the end of its window. No TensorFlow."""
 
+import argparse
 import dataclasses
 import datetime
 from typing import Any
@@ -63,6 +64,26 @@ def date_and_window(start: Start) -> tuple[str, float | None]:
     if start.window_hours <= 0:
         return date, None
     return date, _instant("the time of the start", began_text).timestamp() + 3600 * start.window_hours
+
+
+def instant_to_come(text: str) -> datetime.datetime:
+    """Reads the end of a window from a command line; the `type` of an argument.
+
+    Args:
+        text: ISO 8601 with its offset from UTC.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no instant, lacks its offset, or is over.
+    """
+    try:
+        instant = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no instant: write it as 2026-03-03T06:00+01:00") from error
+    if instant.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} lacks its offset from UTC: write it as {text}+00:00")
+    if instant <= datetime.datetime.now(datetime.timezone.utc):
+        raise argparse.ArgumentTypeError(f"{text!r} is over: name an instant to come")
+    return instant
 
 
 def _instant(what: str, text: str) -> datetime.datetime:
