@@ -106,7 +106,7 @@ def test_traffic_moves_from_one_version_to_the_next(vertex, uris, upload):
     with pytest.raises(exceptions.FailedPrecondition, match="% of the traffic"):
         endpoint.api_client.undeploy_model(endpoint=endpoint.resource_name, deployed_model_id=old)
     with pytest.raises(exceptions.FailedPrecondition, match="deployed"):
-        first.versioning_registry.api_client.delete_model(name=first.resource_name)
+        aiplatform_v1.ModelServiceClient(client_options=ENDPOINT).delete_model(name=first.resource_name)
     endpoint.update(traffic_split={old: 0, new: 100})
     endpoint.undeploy(old)
     assert endpoint.traffic_split == {new: 100}

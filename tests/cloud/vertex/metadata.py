@@ -14,6 +14,9 @@ from tests.cloud.vertex.state import State
 _MOST_NODES = 1000
 """A lineage subgraph with more is refused."""
 
+_Edge = tuple[str, str, int]
+"""Of an event: execution, artifact, and whether it was read or written."""
+
 _KINDS = {"artifacts": types.Artifact, "executions": types.Execution, "contexts": types.Context}
 
 
@@ -28,7 +31,8 @@ class Metadata:
         self._state = state
         self._stores: dict[str, types.MetadataStore] = {}
         self._nodes: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
-        self._events: list[types.Event] = []
+        self._events: dict[_Edge, types.Event] = {}
+        self._edges: dict[str, list[_Edge]] = {}
         self._members: dict[str, set[str]] = {}
         self._types: dict[str, pipeline_spec_pb2.ArtifactTypeSchema] = {}
 
@@ -86,11 +90,14 @@ class Metadata:
 
     def add_event(self, execution: str, artifact: str, kind: types.Event.Type, key: str) -> None:
         """Says that an execution read or wrote an artifact, under the name of its input or output."""
+        edge = (execution, artifact, int(kind))
         with self._state.changed:
-            if not any((event.execution, event.artifact, event.type_) == (execution, artifact, kind) for event in self._events):
-                event = types.Event(artifact=artifact, execution=execution, type_=kind, event_time=self._state.clock.now())
-                event.labels = {"key": key}
-                self._events.append(event)
+            if edge not in self._events:
+                self._events[edge] = types.Event(
+                    artifact=artifact, execution=execution, type_=kind, event_time=self._state.clock.now(), labels={"key": key}
+                )
+                self._edges.setdefault(execution, []).append(edge)
+                self._edges.setdefault(artifact, []).append(edge)
 
     # --- Stores ---
 
@@ -191,15 +198,15 @@ class Metadata:
     def query_execution_inputs_and_outputs(self, request) -> types.LineageSubgraph:
         with self._state.changed:
             self._get("executions", request.execution)
-            events = [event for event in self._events if event.execution == request.execution]
-            return self._subgraph({request.execution, *(event.artifact for event in events)}, events)
+            edges = self._edges.get(request.execution, [])
+            return self._subgraph({request.execution, *(artifact for _, artifact, _ in edges)}, edges)
 
     def query_context_lineage_subgraph(self, request) -> types.LineageSubgraph:
         with self._state.changed:
             self._get("contexts", request.context)
             members = self._members.get(request.context, set())
-            events = [event for event in self._events if event.execution in members and event.artifact in members]
-            return self._subgraph(members, events)
+            edges = [edge for edge in self._events if edge[0] in members and edge[1] in members]
+            return self._subgraph(members, edges)
 
     def query_artifact_lineage_subgraph(self, request) -> types.LineageSubgraph:
         if request.max_hops < 0:
@@ -207,16 +214,17 @@ class Metadata:
         with self._state.changed:
             self._get("artifacts", request.artifact)
             # Zero cannot be told from nothing in this message, and nothing asks for all.
-            seen, front, events, hops = {request.artifact}, {request.artifact}, [], request.max_hops or len(self._events) + 1
+            hops = request.max_hops or len(self._events) + 1
+            seen, front, edges = {request.artifact}, {request.artifact}, {}
             while front and hops:
                 hops -= 1
-                touching = [event for event in self._events if event.artifact in front or event.execution in front]
-                events += [event for event in touching if event not in events]
-                front = {name for event in touching for name in (event.artifact, event.execution)} - seen
+                touching = [edge for name in front for edge in self._edges.get(name, [])]
+                edges |= dict.fromkeys(touching)
+                front = {name for execution, artifact, _ in touching for name in (execution, artifact)} - seen
                 seen |= front
                 if len(seen) > _MOST_NODES:
                     raise invalid(f"the lineage subgraph has more than {_MOST_NODES} nodes: set max_hops")
-            graph = self._subgraph(seen, events)
+            graph = self._subgraph(seen, edges)
             if request.filter:
                 graph.artifacts = listing.matches(graph.artifacts, request.filter, self._functions())
             return graph
@@ -273,15 +281,18 @@ class Metadata:
 
         def delete():
             self._nodes[kind].pop(name, None)
-            self._events = [event for event in self._events if name not in (event.artifact, event.execution)]
+            for edge in self._edges.pop(name, []):
+                self._events.pop(edge, None)
+                for other in edge[:2]:
+                    self._edges[other] = [each for each in self._edges.get(other, []) if each != edge]
 
         return self._state.operations.start(method, name, delete)
 
-    def _subgraph(self, seen, events: list[types.Event]) -> types.LineageSubgraph:
+    def _subgraph(self, seen: set[str], edges: Iterable[_Edge]) -> types.LineageSubgraph:
         return types.LineageSubgraph(
             artifacts=[node for name, node in self._nodes["artifacts"].items() if name in seen],
             executions=[node for name, node in self._nodes["executions"].items() if name in seen],
-            events=events,
+            events=[self._events[edge] for edge in edges],
         )
 
 

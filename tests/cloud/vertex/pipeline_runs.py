@@ -118,7 +118,8 @@ class Run:
             "executions", self.location, f"{self.id}-run", display_name=self.id, schema_title="system.Run", schema_version="0.0.1",
             state=types.Execution.State.RUNNING, metadata={f"input:{name}": value for name, value in parameters.items()},
         )  # fmt: skip
-        self.metadata.link(self.context, [execution.name])
+        for context in (self.context, self.pipeline):
+            self.metadata.link(context, [execution.name])
         dag = Dag(self, "", self.spec.root, Values(fill_constant(parameters, self.names)), 0)
         dag.run()
         failed = dag.failed()
