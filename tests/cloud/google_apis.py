@@ -290,7 +290,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Says whether a bucket is there, which is all that Vertex's client asks before it submits a pipeline."""
         found = re.fullmatch(r"/storage/v1/b/([^/?]+)(\?.*)?", self.path)
         status = 501 if not found or self.command != "GET" else 200 if self.apis.has_bucket(found[1]) else 404
-        answer = {"name": found[1], "projectNumber": PROJECT_NUMBER} if status == 200 else {"error": {"code": status, "message": HTTPStatus(status).phrase}}
+        answer = {"error": {"code": status, "message": HTTPStatus(status).phrase}}
+        if status == 200:
+            answer = {"name": found[1], "projectNumber": PROJECT_NUMBER}
         self._answer(status, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
     def _body(self) -> bytes:

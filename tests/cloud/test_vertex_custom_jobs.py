@@ -18,7 +18,12 @@ PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
 ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
 
 # Waits until it is told to end, and says so.
-WAIT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('told to end') or 0)); print('up', flush=True); signal.pause()"
+WAIT = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("told to end") or 0))
+print("up", flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -58,7 +63,8 @@ def test_every_replica_gets_what_vertex_gives_it(vertex, client, tmp_path):
     # The reduction server keeps its own command, and runs until the primary replica is done.
     name = create(
         client,
-        pool(script, args=["--epochs=3"], env=[{"name": "SEED", "value": "7"}]), pool(script, 2), pool("", 1, REDUCTION_SERVER),
+        pool(script, args=["--epochs=3"], env=[{"name": "SEED", "value": "7"}]), pool(script, 2),
+        pool("", 1, REDUCTION_SERVER),
         base_output_directory={"output_uri_prefix": "gs://runs/week"},
     )  # fmt: skip
     vertex.settle()

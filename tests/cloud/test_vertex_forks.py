@@ -35,7 +35,7 @@ def test_a_forked_container_sees_what_a_fresh_one_sees(start):
     for how, status in (("return", 0), ("exit", 5), ("say", 1), ("raise", 1), ("die", 137)):
         answers = [start(image, "tests.cloud.vertex.probe", how, "{}", TF_CONFIG="{}", A="b") for image in (FRESH, IMAGE)]
         assert [answer[0] for answer in answers] == [status, status]
-        fresh, forked = ([json.loads(line) if line.startswith("{") else line for line in answer[1].splitlines()] for answer in answers)
+        fresh, forked = ([_parsed(line) for line in answer[1].splitlines()] for answer in answers)
         # What imports leave behind in any process: the null device open, and more at the path's end.
         files = [each[0].pop("files") for each in (fresh, forked)]
         assert len(set(files[0])) == 2 and files[1][0] == files[0][0] == "/dev/null" and files[1][1] == files[1][2]
@@ -99,7 +99,9 @@ def test_a_pipeline_that_tfx_compiled_runs_as_it_is(vertex, google, start, tmp_p
 def test_a_replica_that_runs_tfx_is_forked_too(vertex, start):
     pool = {
         "machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1,
-        "container_spec": {"image_uri": IMAGE, "command": ["python", "-m", "tfx.scripts.run_executor"], "args": ["--helpshort"]},
+        "container_spec": {
+            "image_uri": IMAGE, "command": ["python", "-m", "tfx.scripts.run_executor"], "args": ["--helpshort"],
+        },
     }  # fmt: skip
     client = aiplatform_v1.JobServiceClient(client_options=ENDPOINT)
     job = client.create_custom_job(
@@ -108,6 +110,10 @@ def test_a_replica_that_runs_tfx_is_forked_too(vertex, start):
     vertex.settle()
     assert client.get_custom_job(name=job.name).state in (JobState.JOB_STATE_SUCCEEDED, JobState.JOB_STATE_FAILED)
     assert "--executor_class_path" in vertex.jobs.log(job.name)
+
+
+def _parsed(line: str):
+    return json.loads(line) if line.startswith("{") else line
 
 
 def _hand_through(spec: dict) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from google.api_core import exceptions
-from google.cloud import pubsub_v1
+from google.cloud import aiplatform_v1, pubsub_v1
 
 from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
@@ -36,8 +36,6 @@ def test_what_is_published_can_be_read(vertex, publisher):
 
 
 def test_a_task_of_a_pipeline_publishes(vertex, google, publisher):
-    from google.cloud import aiplatform_v1
-
     publisher.add_topic("alerts")
     google.bucket("runs")
     alert = (
@@ -50,4 +48,5 @@ def test_a_task_of_a_pipeline_publishes(vertex, google, publisher):
     client = aiplatform_v1.PipelineServiceClient(client_options=ENDPOINT)
     client.create_pipeline_job(parent=PARENT, pipeline_job=job, pipeline_job_id="week-5")
     vertex.settle()
-    assert [b'"FAILED"' in message.data for message in publisher.published("alerts")] == [True], vertex.pipelines.failures("week-5")
+    failed = [b'"FAILED"' in message.data for message in publisher.published("alerts")]
+    assert failed == [True], vertex.pipelines.failures("week-5")

@@ -1,11 +1,11 @@
 """Schedules on the fake Vertex AI, by Google's own clients: cron, time zones, limits, pause and resume, the fake's clock."""
 
 import datetime
+import json
 
 import pytest
 from google.api_core import exceptions
 from google.cloud import aiplatform, aiplatform_v1
-from google.cloud.aiplatform_v1 import types
 
 from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
@@ -41,7 +41,9 @@ def test_cron(text, after, due):
     assert Cron(text).after(after) == due
 
 
-@pytest.mark.parametrize("text", ["0 20 * *", "60 * * * *", "x * * * *", "TZ=Berlin 0 20 * * 1", "*/0 * * * *", "5-1 * * * *", ""])
+@pytest.mark.parametrize(
+    "text", ["0 20 * *", "60 * * * *", "x * * * *", "TZ=Berlin 0 20 * * 1", "*/0 * * * *", "5-1 * * * *", ""]
+)
 def test_what_is_no_cron_expression(text):
     with pytest.raises(Refused, match="cron"):
         Cron(text)
@@ -58,10 +60,11 @@ def client(vertex):
 def create(client, google):
     """Creates a schedule of a pipeline with one task."""
 
-    def create(script: str = "print(parameters)", cron: str = WEEKLY, parameters=None, labels=None, **fields) -> types.Schedule:
+    def create(script: str = "print(parameters)", cron: str = WEEKLY, parameters=None, labels=None, **fields):
         google.bucket("runs")
         given = {"due": "{{$.pipeline_job_schedule_time_utc}}", "limit": {"root": "limit"}}
-        pipeline = spec("weekly", {"Train": task(script, parameters=given, cache=True)}, {"limit": {"parameterType": "STRING"}})
+        train = task(script, parameters=given, cache=True)
+        pipeline = spec("weekly", {"Train": train}, {"limit": {"parameterType": "STRING"}})
         job = {
             "pipeline_spec": pipeline, "labels": labels or {},
             "runtime_config": {"gcs_output_directory": "gs://runs/root", "parameter_values": parameters or {"limit": "1"}},
@@ -145,7 +148,7 @@ def test_a_schedule_is_completed_by_its_end_or_its_number_of_runs(vertex, client
 def test_the_high_level_client_creates_changes_and_deletes(vertex, google, client, tmp_path):
     google.bucket("runs")
     path = tmp_path / "weekly.json"
-    path.write_text(__import__("json").dumps(spec("weekly", {"Train": task()})))
+    path.write_text(json.dumps(spec("weekly", {"Train": task()})))
     aiplatform.init(project=google_apis.PROJECT, location="us-central1")
     job = aiplatform.PipelineJob("weekly", str(path), pipeline_root="gs://runs/root")
     schedule = job.create_schedule(
@@ -156,7 +159,7 @@ def test_the_high_level_client_creates_changes_and_deletes(vertex, google, clien
     vertex.advance(utc(2026, 3, 8))
     assert ids(vertex) == ["weekly-20260303050000"]
     assert [each.display_name for each in aiplatform.PipelineJobSchedule.list(filter='display_name="weekly"')] == ["weekly"]
-    assert [each.job_id if hasattr(each, "job_id") else each.name for each in schedule.list_jobs()] == ["weekly-20260303050000"]
+    assert [each.name for each in schedule.list_jobs()] == ["weekly-20260303050000"]
     schedule.pause()
     assert schedule.state.name == "PAUSED"
     schedule.delete()

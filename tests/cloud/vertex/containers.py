@@ -32,7 +32,9 @@ REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionser
 SERVING_IMAGE = "us-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:latest"
 """A prebuilt image that serves a SavedModel; any of its kind does."""
 
-_SERVING = re.compile(r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/prediction/tf2-(cpu|gpu)\.2-\d+(:latest|@sha256:[0-9a-f]{64})")
+_SERVING = re.compile(
+    r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/prediction/tf2-(cpu|gpu)\.2-\d+(:latest|@sha256:[0-9a-f]{64})"
+)
 
 _START_SECONDS = 180
 
@@ -221,7 +223,8 @@ class Forks:
 
     # Read while modules are imported: one with others than the process that forks must be fresh.
     _READ_EARLY = re.compile(
-        r"PYTHON|TF_(?!CONFIG$)|TFX_|KERAS|GRPC_|ABSL_|OMP_|MKL_|OPENBLAS_|LD_|XLA_|CUDA_|PROTOCOL_BUFFERS|HTTPLIB2_|BEAM_|LANG|LC_"
+        r"PYTHON|TF_(?!CONFIG$)|TFX_|KERAS|GRPC_|ABSL_|OMP_|MKL_|OPENBLAS_|LD_|XLA_|CUDA_|PROTOCOL_BUFFERS|HTTPLIB2_|BEAM_"
+        r"|LANG|LC_"
     )
 
     def __init__(self, folder: pathlib.Path):

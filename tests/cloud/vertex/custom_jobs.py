@@ -214,8 +214,8 @@ class _Run:
 
     def _outcome(self) -> tuple:
         """Runs the job, from start to start, until it is over; returns what it ends with."""
-        missing = [pool.container_spec.image_uri for _, pool in self._pools() if not self._containers.has(pool.container_spec.image_uri)]
-        if missing:
+        images = [pool.container_spec.image_uri for _, pool in self._pools()]
+        if missing := [image for image in images if not self._containers.has(image)]:
             return JobState.JOB_STATE_FAILED, Code.INVALID_ARGUMENT, f"Failed to pull the image {missing[0]!r}: not found."
         timeout = self.job.job_spec.scheduling.timeout or _DEFAULT_TIMEOUT
         self._state.clock.at(self._state.clock.now() + timeout, lambda: self.events.put(("expired", None, None)))
@@ -248,7 +248,8 @@ class _Run:
                 return kind, "The job was cancelled: it ran longer than scheduling.timeout.", 0
             if kind == "preempted":
                 region = names.location(self.job.name)
-                return kind, f"Resources are insufficient in region: {region}. Try a different region or use a different accelerator.", 0
+                advice = "Try a different region or use a different accelerator."
+                return kind, f"Resources are insufficient in region: {region}. {advice}", 0
             if kind == "lost":
                 scheduling = self.job.job_spec.scheduling
                 self._replicas[replica].signal(signal.SIGKILL)
@@ -264,7 +265,8 @@ class _Run:
                 return "succeeded", "", 0
 
     def _pools(self) -> Iterator[tuple[int, types.WorkerPoolSpec]]:
-        return ((number, pool) for number, pool in enumerate(self.job.job_spec.worker_pool_specs) if pool.container_spec.image_uri)
+        pools = enumerate(self.job.job_spec.worker_pool_specs)
+        return ((number, pool) for number, pool in pools if pool.container_spec.image_uri)
 
     def _start_all(self) -> None:
         if not self._addresses:

@@ -61,7 +61,8 @@ class Endpoints:
 
     def list_endpoints(self, request: types.ListEndpointsRequest) -> types.ListEndpointsResponse:
         with self._state.changed:
-            endpoints = [types.Endpoint(each) for name, each in self._endpoints.items() if name.startswith(f"{request.parent}/")]
+            ours = [each for name, each in self._endpoints.items() if name.startswith(f"{request.parent}/")]
+            endpoints = [types.Endpoint(each) for each in ours]
             found, token = listing.page(endpoints, request, derived={"endpoint": lambda each: names.last(each.name)})
             return types.ListEndpointsResponse(endpoints=found, next_page_token=token)
 
@@ -126,9 +127,8 @@ class Endpoints:
             if request.traffic_split:
                 self._check_split(split, left)
             if left and split.get(request.deployed_model_id):
-                raise untimely(
-                    f"{request.deployed_model_id} has {split[request.deployed_model_id]} % of the traffic: give it to others first"
-                )
+                share = split[request.deployed_model_id]
+                raise untimely(f"{request.deployed_model_id} has {share} % of the traffic: give it to others first")
 
         def undeploy():
             [deployed] = [each for each in endpoint.deployed_models if each.id == request.deployed_model_id]
@@ -257,8 +257,9 @@ class _Server:
             self._port = free.getsockname()[1]
         environment = {each.name: each.value for each in spec.env}
         environment |= {
-            "AIP_HTTP_PORT": str(self._port), "AIP_HEALTH_ROUTE": self._route("health"), "AIP_PREDICT_ROUTE": self._route("predict"),
-            "AIP_STORAGE_URI": self._state.to_local(self._model.artifact_uri), "AIP_MODE": "PREDICTION",
+            "AIP_HTTP_PORT": str(self._port), "AIP_MODE": "PREDICTION",
+            "AIP_HEALTH_ROUTE": self._route("health"), "AIP_PREDICT_ROUTE": self._route("predict"),
+            "AIP_STORAGE_URI": self._state.to_local(self._model.artifact_uri),
             "AIP_ENDPOINT_ID": self._endpoint, "AIP_DEPLOYED_MODEL_ID": self._deployed,
         }  # fmt: skip
         log = self._state.folder / "endpoints" / self._endpoint / f"{self._deployed}.log"

@@ -21,16 +21,19 @@ _PAGE, _MAX_PAGE = 100, 1000
 Test = Callable[[Any], bool]
 
 
-def page(resources: Iterable, request, functions: Mapping[str, Callable[[Any, str], bool]] | None = None,
-         derived: Mapping[str, Callable[[Any], Any]] | None = None, newest_first: bool = True) -> tuple[list, str]:  # fmt: skip
-    """One page of a listing.
+def page(
+    resources: Iterable,
+    request,
+    functions: Mapping[str, Callable[[Any, str], bool]] | None = None,
+    derived: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> tuple[list, str]:
+    """One page of a listing, the newest first unless the request has another order.
 
     Args:
         resources: All there are, in the order in which they were made.
         request: The request: its filter, order_by, page_size and page_token, as far as it has them.
         functions: What a filter may call, such as `in_context`: takes a resource and the argument.
         derived: Fields that only filters know, such as `pipeline_name`: takes a resource.
-        newest_first: The order if the request says none.
 
     Returns:
         The resources, and the token of the next page, empty if there is none.
@@ -42,8 +45,7 @@ def page(resources: Iterable, request, functions: Mapping[str, Callable[[Any, st
     if text := getattr(request, "filter", ""):
         test = _Filter(text, functions or {}, derived or {}).test
         found = [resource for resource in found if test(resource)]
-    if newest_first:
-        found.reverse()
+    found.reverse()
     if order := getattr(request, "order_by", ""):
         found = _ordered(found, order)
     size = request.page_size or _PAGE

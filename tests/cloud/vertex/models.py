@@ -122,7 +122,9 @@ class Models:
             self.version(request.name)
             for model in self._models[request.name].values():
                 _check_undeployed(model)
-            return self._state.operations.start("DeleteModel", request.name, lambda: self._models.pop(request.name, None) and None)
+            return self._state.operations.start(
+                "DeleteModel", request.name, lambda: self._models.pop(request.name, None) and None
+            )
 
     def delete_model_version(self, request: types.DeleteModelVersionRequest):
         with self._state.changed:

@@ -115,8 +115,8 @@ class Run:
         self._update(state=PipelineState.PIPELINE_STATE_RUNNING, start_time=self.state.clock.now())
         parameters = self.spec.parameters(given_parameters(self.job))
         execution = self.metadata.put(
-            "executions", self.location, f"{self.id}-run", display_name=self.id, schema_title="system.Run", schema_version="0.0.1",
-            state=types.Execution.State.RUNNING, metadata={f"input:{name}": value for name, value in parameters.items()},
+            "executions", self.location, f"{self.id}-run", display_name=self.id, schema_title="system.Run",
+            schema_version="0.0.1", state=types.Execution.State.RUNNING, metadata={f"input:{name}": value for name, value in parameters.items()},
         )  # fmt: skip
         for context in (self.context, self.pipeline):
             self.metadata.link(context, [execution.name])
@@ -188,8 +188,8 @@ class Run:
             schema_version="0.0.1",
         )  # fmt: skip
         run = self.metadata.put(
-            "contexts", self.location, self.id, display_name=self.id, schema_title="system.PipelineRun", schema_version="0.0.1",
-            parent_contexts=[pipeline.name],
+            "contexts", self.location, self.id, display_name=self.id, schema_title="system.PipelineRun",
+            schema_version="0.0.1", parent_contexts=[pipeline.name],
         )  # fmt: skip
         self.job.job_detail = {"pipeline_context": pipeline, "pipeline_run_context": run}
         return pipeline.name, run.name
@@ -338,7 +338,9 @@ class Dag:
 
     def _final_status(self, task: Task) -> pb.PipelineTaskFinalStatus:
         status = pb.PipelineTaskFinalStatus(
-            state=TaskState(task.detail.state).name, pipeline_job_resource_name=self._run.job.name, pipeline_task_name=task.name
+            state=TaskState(task.detail.state).name,
+            pipeline_job_resource_name=self._run.job.name,
+            pipeline_task_name=task.name,
         )
         if task.detail.error.code:
             status.error.code, status.error.message = task.detail.error.code, task.detail.error.message

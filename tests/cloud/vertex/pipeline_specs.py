@@ -147,9 +147,10 @@ class _Check:
             if given.parameter_expression_selector:
                 raise unsupported(f"parameterExpressionSelector ({where})")
             if given.HasField("task_output_parameter"):
-                producer = self._spec.components[tasks[given.task_output_parameter.producer_task].component_ref.name]
-                if given.task_output_parameter.output_parameter_key not in producer.output_definitions.parameters:
-                    raise invalid(f"{where} takes a parameter that {given.task_output_parameter.producer_task!r} does not give")
+                selector = given.task_output_parameter
+                producer = self._spec.components[tasks[selector.producer_task].component_ref.name]
+                if selector.output_parameter_key not in producer.output_definitions.parameters:
+                    raise invalid(f"{where} takes a parameter that {selector.producer_task!r} does not give")
         for key, given in task.inputs.artifacts.items():
             if key not in target.input_definitions.artifacts:
                 raise invalid(f"{where} gives the artifact {key!r}, which its component does not define")

@@ -168,7 +168,7 @@ class Leaves:
             "name": artifact.name,
             "uri": self._state.to_local(artifact.uri),
             "type": json_format.MessageToDict(self._metadata.schema_of(artifact)),
-            "metadata": json_format.MessageToDict(types.Artifact.pb(artifact).metadata),
+            "metadata": _metadata_of(artifact),
         }
 
     def _read_driver(self, executor_input: dict[str, Any]) -> None:
@@ -205,8 +205,8 @@ class Leaves:
 
     def _new_artifact(self, name: str, key: str, uri: str, schema, metadata: dict[str, Any]) -> types.Artifact:
         return types.Artifact(
-            name=name, display_name=key, uri=uri, schema_title=title_of(schema), schema_version=schema.schema_version or "0.0.1",
-            state=types.Artifact.State.LIVE, metadata=metadata,
+            name=name, display_name=key, uri=uri, schema_title=title_of(schema),
+            schema_version=schema.schema_version or "0.0.1", state=types.Artifact.State.LIVE, metadata=metadata,
         )  # fmt: skip
 
     # --- Cache ---
@@ -251,7 +251,7 @@ class Leaves:
         title = title_of(importer.type_schema)
         with self._state.changed:
             known = [] if importer.reimport else self._metadata.artifacts(run.location, f'schema_title="{title}"')
-            same = [each for each in known if each.uri == uri and json_format.MessageToDict(types.Artifact.pb(each).metadata) == metadata]
+            same = [each for each in known if each.uri == uri and _metadata_of(each) == metadata]
             if not same:
                 name = self._metadata.new_artifact_name(run.location)
                 same = [self._new_artifact(name, key, uri, importer.type_schema, metadata)]
@@ -310,6 +310,10 @@ class Leaves:
                 self._metadata.add_event(execution.name, artifact.name, kind, key)
                 self._metadata.link(run.context, [artifact.name])
                 self._metadata.link(run.pipeline, [artifact.name])
+
+
+def _metadata_of(artifact: types.Artifact) -> dict[str, Any]:
+    return json_format.MessageToDict(types.Artifact.pb(artifact).metadata)
 
 
 def _lists(values: Values) -> dict[str, Any]:

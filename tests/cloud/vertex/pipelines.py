@@ -118,9 +118,8 @@ class Pipelines:
         _check(job)
         spec.parameters(given_parameters(job))
         if request.pipeline_job_id and not re.fullmatch(r"[a-z][-a-z0-9]{0,127}", request.pipeline_job_id):
-            raise invalid(
-                f"pipeline_job_id {request.pipeline_job_id!r} is not lower-case letters, digits and -, at most 128, a letter first"
-            )
+            wanted = "lower-case letters, digits and -, at most 128, a letter first"
+            raise invalid(f"pipeline_job_id {request.pipeline_job_id!r} is not {wanted}")
         return spec
 
     def get_pipeline_job(self, request: types.GetPipelineJobRequest) -> types.PipelineJob:

@@ -54,7 +54,8 @@ class Schedules:
 
     def list_schedules(self, request: types.ListSchedulesRequest) -> types.ListSchedulesResponse:
         with self._state.changed:
-            schedules = [types.Schedule(each) for name, each in self._schedules.items() if name.startswith(f"{request.parent}/")]
+            ours = [each for name, each in self._schedules.items() if name.startswith(f"{request.parent}/")]
+            schedules = [types.Schedule(each) for each in ours]
             found, token = listing.page(schedules, request)
             return types.ListSchedulesResponse(schedules=found, next_page_token=token)
 
