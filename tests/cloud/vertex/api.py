@@ -79,8 +79,15 @@ def raw(message_type: type) -> type:
     return message_type.pb() if issubclass(message_type, proto.Message) else message_type
 
 
-def parse_http(method: Method, verb: str, path: str, query: dict[str, list[str]], body: str):
+def parse_http(method: Method, verb: str, path: str, query: dict[str, list[str]], kind: str, body: bytes):
     """The request that an HTTP request carries; None if it is not one for the method.
+
+    Args:
+        method: The method.
+        verb: `GET`, `POST` and so on.
+        path, query: Of its URL.
+        kind: The type of its content.
+        body: Its content.
 
     Raises:
         google.protobuf.json_format.ParseError: The method has no such field, or no such value for it.
@@ -90,7 +97,10 @@ def parse_http(method: Method, verb: str, path: str, query: dict[str, list[str]]
         if variables is None:
             continue
         message = raw(method.request)()
-        if rule.get("body") == "*":
+        if "http_body" in message.DESCRIPTOR.fields_by_name:
+            # What such a method passes on is the content as it is.
+            message.http_body.content_type, message.http_body.data = kind, body
+        elif rule.get("body") == "*":
             json_format.Parse(body or "{}", message)
         elif rule.get("body"):
             _parse_into(message, rule["body"], body)
@@ -117,7 +127,7 @@ def _segments(template: str) -> str:
     return template.replace("**", "\0").replace("*", "[^/:]+").replace("\0", ".+")
 
 
-def _parse_into(message, field: str, body: str) -> None:
+def _parse_into(message, field: str, body: bytes) -> None:
     target = getattr(message, field)
     json_format.Parse(body or "{}", target)
     target.SetInParent()

@@ -87,6 +87,11 @@ class CustomJobs:
 
         return self._state.wait_for(is_so, f"{name} is {state.name}", seconds)
 
+    def starts(self, name: str) -> int:
+        """How often a job was started as a whole."""
+        with self._state.changed:
+            return self._run_of(name).starts
+
     def wait_for_log(self, name: str, text: str, times: int = 1, pool: int = 0, replica: int = 0, seconds: float = 60) -> None:
         """Waits until a replica has written a text so often."""
         deadline = time.monotonic() + seconds

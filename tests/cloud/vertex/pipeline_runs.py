@@ -116,7 +116,8 @@ class Run:
         parameters = self.spec.parameters(given_parameters(self.job))
         execution = self.metadata.put(
             "executions", self.location, f"{self.id}-run", display_name=self.id, schema_title="system.Run",
-            schema_version="0.0.1", state=types.Execution.State.RUNNING, metadata={f"input:{name}": value for name, value in parameters.items()},
+            schema_version="0.0.1", state=types.Execution.State.RUNNING,
+            metadata={f"input:{name}": value for name, value in parameters.items()},
         )  # fmt: skip
         for context in (self.context, self.pipeline):
             self.metadata.link(context, [execution.name])

@@ -44,7 +44,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def handle_any(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         url = urllib.parse.urlsplit(self.path)
         query = urllib.parse.parse_qs(url.query, keep_blank_values=True)
         try:
@@ -65,16 +65,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-    def _find(self, path: str, query: dict[str, list[str]], body: str) -> tuple[api.Method, Any]:
+    def _find(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[api.Method, Any]:
         if found := _OPERATION.fullmatch(path):
             name = {"GET": "Get", "DELETE": "Delete", "POST": (found[2] or "").capitalize()}.get(self.command, "")
             request = getattr(operations_pb2, f"{name}OperationRequest", None)
             if request:
                 answer = operations_pb2.Operation
                 return api.Method(api.OPERATIONS, f"{name}Operation", request, answer, ()), request(name=found[1])
+        kind = self.headers.get("Content-Type", "")
         try:
             for method in self.server.methods:
-                request = api.parse_http(method, self.command, path, query, body)
+                request = api.parse_http(method, self.command, path, query, kind, body)
                 if request is not None:
                     return method, request
         except json_format.ParseError as error:
