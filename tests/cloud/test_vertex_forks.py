@@ -6,12 +6,9 @@ import pytest
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1
 
-from tests.cloud import google_apis
 from tests.cloud.vertex.containers import IMAGE, IMAGES, Image
 from tests.cloud.vertex.custom_jobs import JobState
-
-PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
-ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 
 FRESH = f"{IMAGE}-fresh"
 
@@ -50,10 +47,15 @@ def test_a_forked_container_sees_what_a_fresh_one_sees(start):
         assert forked[-1] == fresh[-1]
 
 
-def test_an_environment_that_imports_would_read_is_given_to_a_fresh_one_alone(vertex, start):
-    status, said = start(IMAGE, "tests.cloud.vertex.probe", "return", TF_CPP_MIN_LOG_LEVEL="0")
-    assert status == 0 and json.loads(said.splitlines()[0])["environment"]["TF_CPP_MIN_LOG_LEVEL"] == "0"
-    assert not vertex.containers._forks.suit({"TF_CPP_MIN_LOG_LEVEL": "0"})
+def test_an_environment_that_imports_would_read_is_given_to_a_fresh_one_alone(start):
+    # A forked one has more at its path's end, from what it has imported.
+    for level, is_forked in (("2", True), ("0", False)):
+        fresh, this = (
+            _parsed(start(image, "tests.cloud.vertex.probe", "return", TF_CPP_MIN_LOG_LEVEL=level)[1].splitlines()[0])
+            for image in (FRESH, IMAGE)
+        )
+        assert this["environment"]["TF_CPP_MIN_LOG_LEVEL"] == level
+        assert (len(this["path"]) > len(fresh["path"])) == is_forked
 
 
 def test_a_pipeline_that_tfx_compiled_runs_as_it_is(vertex, google, start, tmp_path):

@@ -8,10 +8,9 @@ from google.cloud.aiplatform_v1 import types
 from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
 from tests.cloud.vertex import names
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 
-PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
 STORE = f"{PARENT}/metadataStores/default"
-ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from google.cloud import aiplatform, aiplatform_v1
 from tests.cloud import google_apis
 from tests.cloud.vertex import names
 from tests.cloud.vertex.containers import SERVING_IMAGE
-
-PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
-ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 
 
 class Weighing(tf.Module):

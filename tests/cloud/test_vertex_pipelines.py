@@ -10,11 +10,10 @@ from google.cloud.aiplatform_v1 import types
 from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
 from tests.cloud.vertex import names
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 from tests.cloud.vertex.server import IMAGE
 
 State = types.PipelineState
-PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
-ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
 
 
 @pytest.fixture

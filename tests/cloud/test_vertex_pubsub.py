@@ -6,8 +6,8 @@ from google.cloud import aiplatform_v1, pubsub_v1
 
 from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
-from tests.cloud.test_vertex_pipelines import ENDPOINT, PARENT
 from tests.cloud.vertex import clock
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 
 TOPIC = f"projects/{google_apis.PROJECT}/topics/alerts"
 

@@ -11,10 +11,9 @@ from tests.cloud import google_apis
 from tests.cloud.small_pipelines import spec, task
 from tests.cloud.vertex import clock, names
 from tests.cloud.vertex.cron import Cron
+from tests.cloud.vertex.names import ENDPOINT, PARENT
 from tests.cloud.vertex.refusals import Refused
 
-PARENT = f"projects/{google_apis.PROJECT}/locations/us-central1"
-ENDPOINT = {"api_endpoint": "us-central1-aiplatform.googleapis.com"}
 WEEKLY = "TZ=Europe/Berlin 0 20 * * 1"
 
 

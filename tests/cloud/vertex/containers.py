@@ -136,7 +136,9 @@ class Containers:
         self.environment: dict[str, str] = {}
         self._google = dict(google)
         self._forks = forks
+        self._lock = threading.Lock()
         self._started: list[Container] = []
+        self._closed = False
 
     def has(self, image: str) -> bool:
         """Whether there is such an image."""
@@ -158,18 +160,24 @@ class Containers:
         """
         about = self._about(image)
         argv = [*(command or about.entrypoint), *arguments]
-        variables = {**self._base(), **about.environment, **self.environment, **environment}
+        usual = {**self._base(), **about.environment, **self.environment}
+        variables = {**usual, **environment}
         log.parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(prefix="container-", dir=log.parent)
-        if _module_package(argv) in about.forks and self._forks.suit(variables):
-            container = self._forks.start(argv, variables, folder, log)
-        else:
-            container = _start_process(argv, variables, folder, log)
-        self._started.append(container)
-        return container
+        is_forked = _module_package(argv) in about.forks and self._forks.suit(usual, variables)
+        with self._lock:
+            if self._closed:
+                container = Container()
+                container._watch(lambda: -signal.SIGKILL)
+                return container
+            starts = self._forks.start if is_forked else _start_process
+            self._started.append(starts(argv, variables, folder, log))
+            return self._started[-1]
 
     def close(self) -> None:
-        """Kills what runs."""
+        """Kills what runs; what is started from now on is dead at once."""
+        with self._lock:
+            self._closed = True
         for container in self._started:
             container.signal(signal.SIGKILL)
         for container in self._started:
@@ -233,14 +241,18 @@ class Forks:
         self._process: subprocess.Popen | None = None
         self._early: dict[str, str] = {}
 
-    def suit(self, environment: Mapping[str, str]) -> bool:
-        """Whether a fork can have such an environment; decided by the first, for all later ones."""
+    def suit(self, usual: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+        """Whether a fork can have an environment.
+
+        Args:
+            usual: What the image's containers have in common, in which the process that forks starts.
+            environment: That of the container.
+        """
         with self._lock:
-            early = self._early_of(environment)
             if self._process is None:
-                self._early = early
-                self._start(environment)
-            return early == self._early
+                self._early = self._early_of(usual)
+                self._start(usual)
+            return self._early_of(environment) == self._early
 
     def start(self, argv: list[str], environment: Mapping[str, str], folder: str, log: pathlib.Path) -> Container:
         """Forks; the arguments are those of a process."""

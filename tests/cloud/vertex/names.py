@@ -13,6 +13,12 @@ NUMBER = google_apis.PROJECT_NUMBER
 
 REGIONS = google_apis.REGIONS
 
+PARENT = f"projects/{google_apis.PROJECT}/locations/{REGIONS[0]}"
+"""Where tests make things, as a client names it."""
+
+ENDPOINT = {"api_endpoint": google_apis.VERTEX_HOSTS[0]}
+"""The options of a client that goes there."""
+
 _numbers = itertools.count(1_000_000_000_000_001)
 
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")

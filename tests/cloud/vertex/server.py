@@ -106,7 +106,10 @@ class Vertex:
     # --- What it was asked ---
 
     def called(self, method: str) -> list[Any]:
-        """The requests of a method, such as `CreateCustomJob`, in their order, those that were refused too."""
+        """The requests of a method, such as `CreateCustomJob`, in their order, those that were refused too.
+
+        Their names of resources have the project's number, unless they were refused before that was looked at.
+        """
         with self.state.changed:
             return [request for name, request in self._calls if name == method]
 
