@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.base import Execution, Run
+from pipeline.lineage.base import DONE, Execution, Run
 
 FAILURE, FAILURE_KIND, FAILURE_FACTS = "failure", "failure_kind", "failure_facts"
 """Properties of a step that did not end well: what a person was told, the error's class, what it brought with it."""
@@ -246,7 +246,7 @@ def _output(run: Run, type_name: str) -> dict:
 
 def _label_records(run: Run) -> dict:
     step = run.step("LabelJoin")
-    artifacts = step.outputs.get("labels", ()) if step else ()
+    artifacts = step.outputs.get("labels", ()) if step and step.state in DONE else ()
     return dict(artifacts[0].facts) if artifacts else {}
 
 

@@ -7,13 +7,13 @@ code of an earlier time recorded no digest, that is said, never passed over.
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 
 from pipeline import storage
 from pipeline.errors import PipelineError
 from pipeline.lineage import digests
-from pipeline.lineage.base import LineageStore, Run, same
+from pipeline.lineage.base import DONE, Artifact, LineageStore, Run, same
 from pipeline.lineage.facts import RunFacts
 from pipeline.lineage.timeline import Timeline
 from pipeline.lineage.warehouses import opened
@@ -248,9 +248,14 @@ def _rows(folder: str, index: list[str]) -> Iterator[list]:
 
 
 def _labels(run: Run, facts: RunFacts) -> Iterator[Check]:
-    step = run.step("LabelJoin")
-    for artifact in step.outputs.get("labels", ()) if step else ():
+    for artifact in _made(run, "LabelJoin", "labels"):
         yield _digest("labels", f"label records {artifact.uri}", facts.labels_sha256, digests.of_folder, artifact.uri)
+
+
+def _made(run: Run, name: str, key: str) -> Sequence[Artifact]:
+    """What a step put out; TFX removes what one that failed had begun."""
+    step = run.step(name)
+    return step.outputs.get(key, ()) if step and step.state in DONE else ()
 
 
 def _gate(run: Run, facts: RunFacts, places: Places) -> Iterator[Check]:
@@ -283,8 +288,7 @@ def _training(run: Run, facts: RunFacts) -> Iterator[Check]:
 
 
 def _export(run: Run, facts: RunFacts) -> Iterator[Check]:
-    trainer = run.step("Trainer")
-    folders = [storage.join(item.uri, SERVING_MODEL) for item in (trainer.outputs.get("model", ()) if trainer else ())]
+    folders = [storage.join(item.uri, SERVING_MODEL) for item in _made(run, "Trainer", "model")]
     if facts.release and facts.release.path:
         folders.append(facts.release.path)
     for folder in folders:

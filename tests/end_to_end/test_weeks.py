@@ -194,6 +194,22 @@ def test_the_audit_names_what_produced_the_model_that_served(story, facts):
     assert text.status == 0 and served[0]["checksum"] in text.out
 
 
+def test_all_that_the_runs_recorded_is_still_there_and_as_it_was(story, facts):
+    for name in ("first", "second", "bad", "again"):
+        done = command("-m", "pipeline", "audit", "verify", facts[name]["run_id"], "--json", "--store", str(story.store))
+        answer = json.loads(done.out)
+        assert (done.status, done.err) == (0, "") and {check["status"] for check in answer["checks"]} == {"intact"}
+    served = facts["second"]["release"]["path"]
+    done = command("-m", "pipeline", "audit", "verify", served, "--json", "--skip", "shards", "--store", str(story.store))
+    assert done.status == 0 and json.loads(done.out)["run_id"] == facts["second"]["run_id"]
+
+
+def test_a_run_has_a_dossier(story, facts, tmp_path):
+    page = tmp_path / "run.html"
+    done = command("-m", "pipeline", "audit", "report", facts["second"]["run_id"], "--html", str(page), "--store", str(story.store))
+    assert (done.status, done.err) == (0, "") and page.read_text().count('class="step complete"') == 17
+
+
 def test_a_run_is_trained_again_to_the_same_weights(story, facts, tmp_path):
     known = facts["second"]
     done = command("-m", "pipeline", "replay", known["run_id"], "--store", str(story.store), "--to", str(tmp_path / "replay"))

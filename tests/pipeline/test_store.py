@@ -94,6 +94,10 @@ def states(places, run_id) -> list[str]:
     return [execution.state for execution in MLMDLineage(places.metadata).run(run_id).executions]
 
 
+def reason(places, run_id) -> str:
+    return MLMDLineage(places.metadata).run(run_id).step("Trainer").parameters["failure_kind"]
+
+
 @pytest.fixture
 def interrupted(places):
     """A lineage in which run-1 and run-2 have a step that is still recorded as running."""
@@ -111,7 +115,7 @@ def test_the_steps_of_a_killed_run_are_marked_by_the_next(places, interrupted):
         process.wait()
         assert json.loads(lock(places))["run_id"] == "run-1" and states(places, "run-1")[1] == "RUNNING"
         with store.exclusive(places, "run-3"):
-            assert states(places, "run-1") == ["COMPLETE", "CANCELED"]
+            assert states(places, "run-1") == ["COMPLETE", "CANCELED"] and reason(places, "run-1") == "killed"
             assert states(places, "run-2") == ["COMPLETE", "RUNNING"]
 
 
@@ -119,6 +123,10 @@ def test_a_run_that_ends_by_an_error_marks_its_own_steps(places, interrupted):
     with pytest.raises(KeyboardInterrupt), store.exclusive(places, "run-2"):
         raise KeyboardInterrupt
     assert states(places, "run-2") == ["COMPLETE", "CANCELED"] and states(places, "run-1") == ["COMPLETE", "RUNNING"]
+    assert reason(places, "run-2") == "interrupted"
+    with pytest.raises(PipelineError), store.exclusive(places, "run-1"):
+        raise PipelineError("mend it")
+    assert MLMDLineage(places.metadata).run("run-1").step("Trainer").parameters["failure"] == "mend it"
 
 
 def test_a_refused_run_marks_nothing(places, interrupted):
