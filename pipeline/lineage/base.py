@@ -176,7 +176,7 @@ def same(recorded, value) -> bool:
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
-    """At most three of `known` that somebody may have meant by `name`: those that begin so, the shortest and last, or look alike."""
+    """At most three of `known` meant by `name`, perhaps: those that begin so, the shortest and last, or look alike."""
     known = list(known)
     begin = [other for other in reversed(known) if name and other.startswith(name)]
     return sorted(begin, key=len)[:SHOWN][::-1] or difflib.get_close_matches(name, known, n=SHOWN)

@@ -74,8 +74,8 @@ def _bar(interval: Interval, position: int, left: float, right: float, top: floa
     told = f"version {version} of run {interval.run_id}, {interval.share:.0%}, {_when(interval)}"
     name = version if len(version) * _LETTER < width and tall > 12 else ""
     return (
-        f'<a href="#interval-{position}"><rect class="{"own" if own else "other"}" x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" '
-        f'height="{tall:.1f}"><title>{html.escape(printable(told))}</title></rect>'
+        f'<a href="#interval-{position}"><rect class="{"own" if own else "other"}" x="{left:.1f}" y="{y:.1f}" '
+        f'width="{width:.1f}" height="{tall:.1f}"><title>{html.escape(printable(told))}</title></rect>'
         f'<text class="on" x="{left + 4:.1f}" y="{y + tall / 2 + 4:.1f}">{html.escape(name)}</text></a>'
     )
 

@@ -25,16 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     serving = question("serving", _serving, "which runs served on a day, and what went into them")
     serving.add_argument("--on", required=True, metavar="YYYY-MM-DD", help="the day")
-    serving.add_argument("--at", metavar="TIME", help="14:00 (that minute), 14:00:30 (that second), also with an offset: 14:00+01:00")
-    serving.add_argument("--zone", default="UTC", metavar="ZONE", help="time zone of day and time, such as Europe/Berlin (default: UTC)")
+    serving.add_argument("--at", metavar="TIME", help="14:00 (that minute), 14:00:30 (that second), 14:00+01:00")
+    serving.add_argument("--zone", default="UTC", help="time zone of day and time, such as Europe/Berlin (default: UTC)")
     serving.add_argument("--endpoint", metavar="NAME", help="only what served there (default: every endpoint)")
 
     run = question("run", _run, "one run, every step of it, and why it ended early if it did")
     run.add_argument("run_id", metavar="RUN_ID", help="the run")
 
     verify = question("verify", _verify, "is all that a run recorded still there, and as it was?")
-    verify.add_argument("target", metavar="RUN_ID|MODEL_DIR", help="a run, or the folder of a SavedModel, for the run that made it")
-    verify.add_argument("--skip", default="", metavar="PART[,PART...]", help="leave out: records, snapshot, shards, labels, gate, training, export, ledger")
+    verify.add_argument("target", metavar="RUN_ID|MODEL_DIR", help="a run, or the SavedModel that it made")
+    verify.add_argument(
+        "--skip",
+        default="",
+        metavar="PART[,PART...]",
+        help="leave out: records, snapshot, shards, labels, gate, training, export, ledger",
+    )
 
     diff = question("diff", _diff, "what differs between two runs, and nothing else")
     diff.add_argument("run_a", metavar="RUN_A", help="the earlier run")
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     report = question("report", _report, "one HTML file about a run: lineage graph, timeline of serving, every fact")
     report.add_argument("run_id", metavar="RUN_ID", help="the run")
-    report.add_argument("--html", required=True, metavar="FILE", help="where it goes: a new file, or in place of a former report")
+    report.add_argument("--html", required=True, metavar="FILE", help="where it goes; a former report is replaced")
     report.add_argument("--verify", action="store_true", help="with what `verify` finds")
 
 
@@ -197,11 +202,12 @@ def _report(options: argparse.Namespace, places: Places) -> int:
     now = datetime.datetime.now(datetime.timezone.utc)
     page = report.page(run, found, known, checks, now, os.path.abspath(places.store))
     report.write(options.html, page)
+    digest = files.sha256(page.encode())
     bad = sum(check.status in verify.BAD for check in checks or ())
     if options.json:
-        _print_json({"run_id": run.run_id, "html": os.path.abspath(options.html), "sha256": files.sha256(page.encode()), "bad": bad})
+        _print_json({"run_id": run.run_id, "html": os.path.abspath(options.html), "sha256": digest, "bad": bad})
     else:
-        print(f"written {options.html}, sha256 {files.sha256(page.encode())}")
+        print(f"written {options.html}, sha256 {digest}")
         if bad:
             print(f"{bad} things are not as recorded: see the page, or ask verify")
     return 1 if bad else 0

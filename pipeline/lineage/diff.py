@@ -26,13 +26,14 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "training": (
         "training.seed", "training.training", "training.network", "training.short_side", "training.backbone_sha256",
         "training.classes", "training.examples", "training.splits_sha256", "training.parameters", "training.steps",
-        "training.epochs_run", "training.best_epoch", "training.stopped_by_window", "training.val_accuracy", "training.val_loss",
+        "training.epochs_run", "training.best_epoch", "training.stopped_by_window", "training.val_accuracy",
+        "training.val_loss",
     ),
     "gate": ("gate.accepted", "gate.bootstrap", "gate.rules", "gate.override"),
     "evaluation": ("evaluation",),
     "release": ("release.released", "release.reason", "release.endpoint", "release.weights_sha256", "release.export_sha256"),
 }  # fmt: skip
-"""Group -> the facts of it, or the roots of trees of facts. Times, ids and places are no differences: every run has its own."""
+"""Group -> its facts, or the roots of trees of facts. Times, ids and places are no differences: every run has its own."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,7 +136,7 @@ def of_image(store: LineageStore, timeline: Timeline, places: Places, image_id: 
     try:
         warehouse = opened(store.run(newest), places)
     except FileNotFoundError as error:
-        raise PipelineError(f"there is no warehouse {error.filename}, which would know the label: restore it from a backup") from error
+        raise PipelineError(f"there is no warehouse {error.filename} to know the label: restore it from a backup") from error
     with warehouse as place:
         present = place.present(tables)
         labels = list(_ask(place, queries.labels_of_image, present, image_id))
@@ -144,7 +144,8 @@ def of_image(store: LineageStore, timeline: Timeline, places: Places, image_id: 
             raise PipelineError(f"no snapshot holds a label of the image {image_id!r}{_near(place, present, image_id)}")
         uses = store.uses(_SNAPSHOT, "table", {row["found_in"] for row in labels})
         run_ids = [use.run_id for use in uses]
-        indexes = {run: facts["index_table"] for run, facts in store.facts("pipeline.ImageShards", ["index_table"], run_ids).items()}
+        shards = store.facts("pipeline.ImageShards", ["index_table"], run_ids)
+        indexes = {run_id: facts["index_table"] for run_id, facts in shards.items()}
         found = {row["found_in"]: row for row in _ask(place, queries.places_of_image, sorted(set(indexes.values())), image_id)}
     splits = _splits(store, run_ids)
     runs = {run.run_id: run for run in _runs(timeline, uses)}

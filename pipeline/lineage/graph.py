@@ -197,7 +197,8 @@ def _placed(rows: list[list[_Node]], links: set[tuple[_Node, _Node]]) -> dict[_N
             at += _size(node) + _GAP
     for _ in range(_SWEEPS):
         for row in rows:
-            wanted = [sum(x[other] for other in found) / len(found) if (found := neighbours.get(node)) else x[node] for node in row]
+            found = [neighbours.get(node) or [node] for node in row]
+            wanted = [sum(x[other] for other in others) / len(others) for others in found]
             apart = [(_size(one) + _size(other)) / 2 + _GAP for one, other in itertools.pairwise(row)]
             from_left, from_right = list(wanted), list(wanted)
             for number, distance in enumerate(apart):
@@ -226,7 +227,8 @@ def _line(edge: Edge, points: tuple[tuple[float, float], ...], run: Run) -> str:
     title = html.escape(printable(f"{names[edge.source]} to {names[edge.target]}: {told}"))
     kind = "implied" if edge.implied else "direct"
     return (
-        f'<a href="#artifact-{edge.artifacts[0].id}"><path class="{kind}" d="{path}" marker-end="url(#tip)"><title>{title}</title></path></a>'
+        f'<a href="#artifact-{edge.artifacts[0].id}"><path class="{kind}" d="{path}" marker-end="url(#tip)">'
+        f"<title>{title}</title></path></a>"
     )
 
 

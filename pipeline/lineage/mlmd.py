@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.errors import PipelineError
-from pipeline.lineage.base import Artifact, Execution, LineageStore, Release, Run, Use, closest
+from pipeline.lineage.base import CUT_OFF, DONE, Artifact, Execution, LineageStore, Release, Run, Use, closest
 
 SCHEMA = 10
 """Version of ML Metadata's tables that this module reads."""
@@ -125,7 +125,6 @@ class MLMDLineage(LineageStore):
         return [value for (value,) in rows]
 
     def uses(self, type_name, fact, values):
-        wanted = sorted(set(values))
         with self._opened() as connection:
             # CROSS JOIN keeps SQLite on the way from the indexed property to the runs, however many other artifacts there are.
             found = connection.execute(
@@ -133,15 +132,16 @@ class MLMDLineage(LineageStore):
                 "CROSS JOIN ArtifactProperty p ON p.string_value = w.value AND p.name = ? AND p.is_custom_property = 1 "
                 "CROSS JOIN Artifact a ON a.id = p.artifact_id CROSS JOIN Type t ON t.id = a.type_id AND t.name = ? "
                 "CROSS JOIN Event v ON v.artifact_id = a.id CROSS JOIN Association s ON s.execution_id = v.execution_id "
-                "CROSS JOIN Context c ON c.id = s.context_id CROSS JOIN Type k ON k.id = c.type_id AND k.name = 'pipeline_run' "
-                "ORDER BY c.id, p.string_value",
-                (json.dumps(wanted), fact, type_name),
+                "CROSS JOIN Context c ON c.id = s.context_id "
+                "CROSS JOIN Type k ON k.id = c.type_id AND k.name = 'pipeline_run' ORDER BY c.id, p.string_value",
+                (_list(values), fact, type_name),
             ).fetchall()
             states = connection.execute(
                 "SELECT s.context_id, e.last_known_state, t.name FROM Association s "
                 "JOIN Execution e ON e.id = s.execution_id JOIN Type t ON t.id = e.type_id "
                 f"WHERE s.context_id IN {_LISTED} "
-                "AND (e.last_known_state NOT IN (3, 5) OR t.name LIKE '%Trainer' OR t.name LIKE '%.ServingLedger') ORDER BY e.id",
+                "AND (e.last_known_state NOT IN (3, 5) OR t.name LIKE '%Trainer' OR t.name LIKE '%.ServingLedger') "
+                "ORDER BY e.id",
                 (json.dumps([context for context, _, _ in found]),),
             ).fetchall()
         steps = collections.defaultdict(list)
@@ -161,7 +161,7 @@ class MLMDLineage(LineageStore):
                 "JOIN Type t ON t.id = a.type_id JOIN ArtifactProperty p ON p.artifact_id = a.id "
                 f"WHERE k.name = 'pipeline_run' AND k.type_kind = ? AND c.name IN {_LISTED} AND v.type IN {_LISTED} "
                 f"AND a.state = ? AND t.name = ? AND p.name IN {_LISTED}",
-                (_CONTEXT, json.dumps(sorted(set(run_ids))), json.dumps(sorted(OUTPUTS)), LIVE, type_name, json.dumps(sorted(set(names)))),
+                (_CONTEXT, _list(run_ids), _list(OUTPUTS), LIVE, type_name, _list(names)),
             ).fetchall()
         return _by_owner(rows)
 
@@ -178,7 +178,7 @@ class MLMDLineage(LineageStore):
     def _refused(self, error: sqlite3.Error) -> PipelineError:
         if "locked" in str(error) or "busy" in str(error):
             return PipelineError(
-                f"the lineage store {self._path} is in use: a run has been writing to it for {_WAIT_SECONDS:.0f} s. Ask again later"
+                f"the lineage store {self._path} is in use: a run has been writing for {_WAIT_SECONDS:.0f} s. Ask again later"
             )
         if os.path.exists(f"{self._path}-journal"):
             return PipelineError(
@@ -200,9 +200,13 @@ def state_of(steps: Sequence[tuple[str, str]]) -> str:
         `COMPLETE`, `RUNNING`, or such as `FAILED at SnapshotGate`.
     """
     for state, step in steps:
-        if state in ("FAILED", "CANCELED"):
+        if state in CUT_OFF:
             return f"{state} at {step}"
-    return "COMPLETE" if any(step == "ServingLedger" and state in ("COMPLETE", "CACHED") for state, step in steps) else "RUNNING"
+    return "COMPLETE" if any(step == "ServingLedger" and state in DONE for state, step in steps) else "RUNNING"
+
+
+def _list(values: Iterable) -> str:
+    return json.dumps(sorted(set(values)))
 
 
 def _executions(connection, context: int) -> tuple[Execution, ...]:

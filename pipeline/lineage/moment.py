@@ -81,8 +81,8 @@ def _only(local: datetime.datetime, zone: str) -> datetime.datetime:
     # In a gap the two readings, back from UTC, show another time.
     if _utc(first).astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise PipelineError(
-            f"{local:%Y-%m-%d %H:%M:%S} does not occur in {zone}: the clocks are put forward then. Name a time before or after, "
-            "or one with its offset from UTC"
+            f"{local:%Y-%m-%d %H:%M:%S} does not occur in {zone}: the clocks are put forward then. Name a time before or "
+            "after, or one with its offset from UTC"
         )
     offsets = " or ".join(f"{local:%H:%M}{_offset(reading)}" for reading in (first, second))
     raise PipelineError(f"{local:%Y-%m-%d %H:%M:%S} occurs twice in {zone}, where the clocks are put back then: say {offsets}")

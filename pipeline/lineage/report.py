@@ -64,7 +64,9 @@ def write(path: str, page: str) -> None:
         raise PipelineError(f"cannot write the report {path}: {error.strerror}") from error
 
 
-def page(run: Run, facts: RunFacts, timeline: Timeline, checks: Sequence[Check] | None, now: datetime.datetime, store: str) -> str:
+def page(
+    run: Run, facts: RunFacts, timeline: Timeline, checks: Sequence[Check] | None, now: datetime.datetime, store: str
+) -> str:
     """Draws the page.
 
     Args:
@@ -111,7 +113,8 @@ def _e(text: Any) -> str:
 def _whole(value: Any, longest: int = _LONGEST) -> str:
     """A value with its line ends; a tree of facts as indented lines."""
     text = shortened(value if isinstance(value, str) else "\n".join(_tree(value)), longest)
-    return f"<pre>{html.escape(''.join(letter if letter.isprintable() or letter == chr(10) else repr(letter)[1:-1] for letter in text))}</pre>"
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+    return f"<pre>{html.escape(shown)}</pre>"
 
 
 def _tree(value: Any) -> list[str]:
@@ -167,10 +170,10 @@ def _serving(run: Run, timeline: Timeline, now: datetime.datetime) -> str:
         return "<p>Nothing was released in this store.</p>"
     rows = [
         (
-            f' id="interval-{position}"' + (' class="own"' if interval.run_id == run.run_id else ""),
-            (interval.endpoint, interval.version, interval.run_id, f"{interval.share:.0%}", *_times(interval), interval.recorded),
+            f' id="interval-{position}"' + (' class="own"' if item.run_id == run.run_id else ""),
+            (item.endpoint, item.version, item.run_id, f"{item.share:.0%}", *_times(item), item.recorded),
         )
-        for position, interval in enumerate(intervals)
+        for position, item in enumerate(intervals)
     ]
     left_out = len(timeline.intervals) - len(intervals)
     more = f"<p>{left_out} intervals further away are left out.</p>" if left_out else ""
@@ -190,9 +193,8 @@ def _lineage(run: Run) -> str:
     if not run.executions:
         return "<p>No step began.</p>"
     return (
-        f'<figure class="graph">{graph.svg(run)}<figcaption>Every step and what it handed on, from top to bottom. A dark line is '
-        "the last way by which something is needed; a light one says what the dark ones imply. Each step and line leads to its "
-        "facts.</figcaption></figure>"
+        f'<figure class="graph">{graph.svg(run)}<figcaption>Every step and what it handed on, from top to bottom. A light '
+        "line says no more than the dark ones imply. Each step and line leads to its facts.</figcaption></figure>"
     )
 
 
@@ -208,7 +210,7 @@ def _labels(facts: RunFacts) -> str:
             ("taken from", facts.source),
             ("method", facts.method),
             ("label records sha256", facts.labels_sha256),
-            *([(f"image shards: {field.name}", getattr(shards, field.name)) for field in dataclasses.fields(shards)] if shards else ()),
+            *((f"image shards: {name}", value) for name, value in (dataclasses.asdict(shards) if shards else {}).items()),
         ]
     )
 
@@ -241,7 +243,10 @@ def _training(facts: RunFacts) -> str:
 
 def _gate(gate: Gate) -> str:
     failed = set(gate.failed or ())
-    rows = [(' class="failed"' if rule in failed else "", (rule, words, "failed" if rule in failed else "")) for rule, words in gate.rules.items()]
+    rows = [
+        (' class="failed"' if rule in failed else "", (rule, words, "failed" if rule in failed else ""))
+        for rule, words in gate.rules.items()
+    ]
     return _facts(
         [
             ("verdict", gate.verdict),
@@ -259,7 +264,8 @@ def _evaluation(facts: RunFacts) -> str:
         figures = dataclasses.asdict(evaluation)
         classes = figures.pop("by_class")
         parts = _facts((name.replace("_", " "), value) for name, value in figures.items())
-        parts += _rows(("Class", "Accuracy", "Examples"), [("", (name, f"{pair[0]:.3f}", int(pair[1]))) for name, pair in sorted(classes.items())])
+        rows = [("", (name, f"{accuracy:.3f}", int(examples))) for name, (accuracy, examples) in sorted(classes.items())]
+        parts += _rows(("Class", "Accuracy", "Examples"), rows)
     if release:
         parts += _facts((name.replace("_", " "), value) for name, value in dataclasses.asdict(release).items())
     return parts
@@ -276,7 +282,8 @@ def _step(step: Execution) -> str:
     seconds = (step.updated - step.started).total_seconds()
     reason = _whole(step.parameters[FAILURE]) if FAILURE in step.parameters else ""
     return (
-        f'<section id="step-{step.id}"><h3>{_e(step.step)}</h3><p>{_e(step.state)}, {step.started:%Y-%m-%d %H:%M:%S} UTC, {seconds:.1f} s</p>'
+        f'<section id="step-{step.id}"><h3>{_e(step.step)}</h3>'
+        f"<p>{_e(step.state)}, {step.started:%Y-%m-%d %H:%M:%S} UTC, {seconds:.1f} s</p>"
         f"{reason}{_puts('in', step.inputs)}{_puts('out', step.outputs)}"
         f"{_facts(((name, _parsed(value)) for name, value in sorted(parameters.items())), _IN_STEPS)}</section>"
     )
@@ -286,14 +293,14 @@ def _puts(word: str, puts: Mapping[str, Sequence[Artifact]]) -> str:
     rows = ""
     for key, artifacts in puts.items():
         for artifact in artifacts:
-            name = f"{word}: {_e(key)}"
+            name, what = f"{word}: {_e(key)}", f"{_e(artifact.type)} {artifact.id}"
+            place = f' <span class="mono">{_e(artifact.uri)}</span>'
             if word == "in":
-                cell = f'<a href="#artifact-{artifact.id}">{_e(artifact.type)} {artifact.id}</a> <span class="mono">{_e(artifact.uri)}</span>'
-                rows += f"<tr><th>{name}</th><td>{cell}</td></tr>"
+                rows += f'<tr><th>{name}</th><td><a href="#artifact-{artifact.id}">{what}</a>{place}</td></tr>'
                 continue
             known = {key: _parsed(value) for key, value in artifact.facts.items() if key not in ("is_external", "tfx_version")}
-            cell = f'{_e(artifact.type)} {artifact.id} <span class="mono">{_e(artifact.uri)}</span>{_whole(known, _IN_STEPS) if known else ""}'
-            rows += f'<tr id="artifact-{artifact.id}"><th>{name}</th><td>{cell}</td></tr>'
+            told = _whole(known, _IN_STEPS) if known else ""
+            rows += f'<tr id="artifact-{artifact.id}"><th>{name}</th><td>{what}{place}{told}</td></tr>'
     return f'<table class="facts">{rows}</table>' if rows else ""
 
 

@@ -33,7 +33,7 @@ def of_run(run: Run, facts: RunFacts, timeline: Timeline) -> str:
     if facts.reason:
         lines += [_line("reason" if position == 0 else "", line) for position, line in enumerate(facts.reason.splitlines())]
     elif facts.state not in ("COMPLETE", "RUNNING"):
-        lines.append(_line("reason", "not recorded: the run is of a time when the pipeline did not, or its process was killed"))
+        lines.append(_line("reason", "not recorded: the run is older than the record, or its process was killed"))
     lines.append(_line("time", f"{facts.started or 'no step began'} to {facts.ended or 'now'}"))
     intervals = timeline.of_run(run.run_id)
     lines += [_line("served" if position == 0 else "", _served(item)) for position, item in enumerate(intervals)]
@@ -74,8 +74,8 @@ def of_facts(facts: RunFacts) -> list[str]:
             _line("", json.dumps(facts.training.get("tensorflow"), sort_keys=True)),
         ]
     if facts.hyperparameters is not None:
-        values = json.dumps(facts.hyperparameters, sort_keys=True) if facts.hyperparameters else "no: the values of the settings"
-        lines.append(_line("tuned", values))
+        values = json.dumps(facts.hyperparameters, sort_keys=True)
+        lines.append(_line("tuned", values if facts.hyperparameters else "no: the values of the settings"))
         if facts.hyperparameters and facts.tuned_by:
             lines.append(_line("", ", ".join(f"{name} {value}" for name, value in sorted(facts.tuned_by.items()))))
     if facts.gate:
@@ -114,10 +114,12 @@ def of_diff(before: str, after: str, differences: Sequence[Difference], changes:
         lines.append(_line("labels", ", ".join(f"{count} {kind}" for kind, count in changes.counts.items())))
         for kind, pairs in changes.pairs.items():
             for pair in pairs:
-                words = " -> ".join(repr(shortened(label)) for label in (pair.before_label, pair.after_label) if label or kind == "changed")
+                labels = [label for label in (pair.before_label, pair.after_label) if label or kind == "changed"]
+                words = " -> ".join(repr(shortened(label)) for label in labels)
                 ids = ", ".join(dict.fromkeys(map(shortened, (pair.first_image, pair.last_image))))
                 lines.append(_line("", f"{kind} {pair.images}: {words} (such as {ids})"))
-        lines += [_line("", f"{row['kind']} {row['image_id']}: {row['before_label']!r} -> {row['after_label']!r}") for row in changes.images]
+        for row in changes.images:
+            lines.append(_line("", f"{row['kind']} {row['image_id']}: {row['before_label']!r} -> {row['after_label']!r}"))
     if changes.photographs:
         lines.append(_line("images", ", ".join(f"{count} {kind}" for kind, count in changes.photographs.items())))
     group = ""
@@ -129,7 +131,9 @@ def of_diff(before: str, after: str, differences: Sequence[Difference], changes:
 
 
 def _value(value) -> str:
-    return "not recorded" if value is None else value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return "not recorded"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def of_snapshot(used: SnapshotUse, problems: Iterable[str]) -> str:
@@ -152,7 +156,8 @@ def of_image(used: ImageUse, problems: Iterable[str]) -> str:
     """What used a photograph."""
     blocks = [f"image {printable(used.image_id)}"]
     for found in used.snapshots:
-        lines = [f"snapshot {found.table}: label {printable(repr(found.label))}, product {printable(repr(found.product_id))}, from {printable(repr(found.source))}"]
+        label, product, source = (printable(repr(value)) for value in (found.label, found.product_id, found.source))
+        lines = [f"snapshot {found.table}: label {label}, product {product}, from {source}"]
         for item in found.runs:
             where = f"split {item.split}" if item.split else "split unknown"
             where += f", record {item.ordinal} of {item.shard}" if item.shard else ", in no shard, so that no model saw it"
@@ -189,11 +194,11 @@ def _gate(gate: Gate) -> list[str]:
 
 def _training(training: Mapping) -> str:
     """Phases, epochs, seed and threads of a training record, as far as it has them."""
-    phases = ", ".join(f"{len(phase.get('epochs', ()))} epochs {phase.get('name', '')}".rstrip() for phase in training.get("phases", ()))
+    told = [f"{len(phase.get('epochs', ()))} epochs {phase.get('name', '')}".rstrip() for phase in training.get("phases", ())]
     settings = training.get("training") or {}
-    told = [phases, *(f"{name.replace('_', ' ')} {training[name]}" for name in ("best_epoch", "workers") if name in training)]
-    told += [f"{name.replace('_', ' ')} {settings[name]}" for name in ("seed", "intra_op_threads", "inter_op_threads") if name in settings]
-    return ", ".join(word for word in told if word)
+    for source, names in ((training, ("best_epoch", "workers")), (settings, ("seed", "intra_op_threads", "inter_op_threads"))):
+        told += [f"{name.replace('_', ' ')} {source[name]}" for name in names if name in source]
+    return ", ".join(told)
 
 
 def _evaluation(evaluation: Evaluation) -> str:

@@ -199,8 +199,8 @@ def _snapshot(run: Run, facts: RunFacts, places: Places) -> Iterator[Check]:
     if found is None:
         yield Check("snapshot", what, LOST, "the warehouse has no such snapshot")
     elif (found.rows, found.checksum) != (facts.rows, facts.checksum):
-        detail = f"{facts.rows} rows, checksum {facts.checksum} were recorded; {found.rows} rows, checksum {found.checksum} are there"
-        yield Check("snapshot", what, ALTERED, detail)
+        recorded, there = (f"{known.rows} rows, checksum {known.checksum}" for known in (facts, found))
+        yield Check("snapshot", what, ALTERED, f"{recorded} were recorded; {there} are there")
     else:
         yield Check("snapshot", what, INTACT)
 
@@ -223,15 +223,20 @@ def _shards(facts: RunFacts) -> Iterator[Check]:
         return
     # The digest that the lineage has covers the ids, the bytes and the shard of every photograph; a shard's name carries
     # half of its own digest. So the manifest need not be believed.
-    yield _digest("shards", what, facts.shards.digest, lambda place: generations.index_digest(packing, _rows(place, index)), folder)
+    def said(place: str) -> str:
+        return generations.index_digest(packing, _rows(place, index))
+
+    yield _digest("shards", what, facts.shards.digest, said, folder)
     wanted = [(storage.join(folder, name), "index file", manifest["index"][name]) for name in index]
     wanted += [(generation.shard_path(name), "image shard", names[name]["sha256"]) for name in sorted(names)]
     with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        checks = list(pool.map(lambda item: _digest("shards", f"{item[1]} {item[0]}", item[2], digests.of_file, item[0]), wanted))
+        jobs = [pool.submit(_digest, "shards", f"{kind} {uri}", digest, digests.of_file, uri) for uri, kind, digest in wanted]
+        checks = [job.result() for job in jobs]
     yield from (check for check in checks if check.status != INTACT)
     renamed = sorted(name for name in names if name != f"shard-{names[name]['sha256'][:32]}.tfrecord")
     for name in renamed:
-        yield Check("shards", f"image shard {generation.shard_path(name)}", ALTERED, "its name carries another digest than the manifest")
+        detail = "its name carries another digest than the manifest"
+        yield Check("shards", f"image shard {generation.shard_path(name)}", ALTERED, detail)
     if not renamed and all(check.status == INTACT for check in checks):
         yield Check("shards", f"{len(names)} image shards in {generation.root}", INTACT)
 
@@ -281,7 +286,8 @@ def _training(run: Run, facts: RunFacts) -> Iterator[Check]:
     elif facts.training is None:
         yield Check("training", what, UNRECORDED, "the run ended before it could record it")
     elif content != facts.training:
-        differing = sorted(key for key in content.keys() | facts.training.keys() if content.get(key) != facts.training.get(key))
+        keys = content.keys() | facts.training.keys()
+        differing = sorted(key for key in keys if content.get(key) != facts.training.get(key))
         yield Check("training", what, ALTERED, f"not what the lineage recorded: {', '.join(differing)}")
     else:
         yield Check("training", what, INTACT)

@@ -57,7 +57,9 @@ class DuckDBWarehouse(Warehouse):
             self._connection = duckdb.connect(database, read_only=read_only)
         except duckdb.Error as error:
             if read_only and "lock" in str(error).lower():
-                raise PipelineError(f"the warehouse {database} is in use: a step of a run holds it. Ask again later") from error
+                raise PipelineError(
+                    f"the warehouse {database} is in use: a step of a run holds it. Ask again later"
+                ) from error
             raise PipelineError(f"cannot open the warehouse {database}: {error}") from error
         self._connection.execute("SET TimeZone = 'UTC'")
         # One thread: aggregates that depend on arrival order then have one answer.

@@ -217,10 +217,11 @@ def _differing(before: str, after: str) -> str:
 
 
 def label_changes(before: str, after: str, most: int) -> str:
-    """`kind`, `before_label`, `after_label`, `n`, `first_image`, `last_image`, `total`: how the labels of two snapshots differ.
+    """`kind`, `before_label`, `after_label`, `n`, `first_image`, `last_image`, `total`: how the labels of two snapshots
+    differ.
 
-    An image counts once, as in `confusions`. `kind` is `added`, `removed` or `changed`; of each kind the `most` commonest pairs
-    of labels are given, and in `total` the number of all its images.
+    An image counts once, as in `confusions`. `kind` is `added`, `removed` or `changed`; of each kind the `most` commonest
+    pairs of labels are given, and in `total` the number of all its images.
     """
     return f"""
 WITH differing AS ({_differing(before, after)}),
@@ -240,7 +241,7 @@ def label_changes_by_image(before: str, after: str) -> str:
 
 
 def index_changes(before: str, after: str) -> str:
-    """One row: `added`, `gone` and `changed` photographs (INT64) between two shard indexes; changed ones by their stored bytes."""
+    """One row: `added`, `gone` and `changed` photographs (INT64) between two shard indexes, by their stored bytes."""
     return f"""
 SELECT COUNTIF(b.image_id IS NULL) AS added, COUNTIF(a.image_id IS NULL) AS gone,
   COUNTIF(b.image_id IS NOT NULL AND a.image_id IS NOT NULL AND a.sha256 <> b.sha256) AS changed
@@ -265,7 +266,8 @@ GROUP BY image_id ORDER BY LENGTH(image_id), image_id LIMIT {most}"""
 def places_of_image(indexes: Mapping[str, str]) -> str:
     """`found_in`, `shard`, `ordinal`: where the image `@image_id` lies by shard indexes (name -> address)."""
     return " UNION ALL ".join(
-        f"SELECT '{name}' AS found_in, shard, ordinal FROM {address} WHERE image_id = @image_id" for name, address in indexes.items()
+        f"SELECT '{name}' AS found_in, shard, ordinal FROM {address} WHERE image_id = @image_id"
+        for name, address in indexes.items()
     )
 
 
