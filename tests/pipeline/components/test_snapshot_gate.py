@@ -13,7 +13,7 @@ import tensorflow_data_validation as tfdv
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 from tfx.types import artifact_utils, standard_artifacts
 
-from pipeline import settings, storage, typed
+from pipeline import files, settings, storage, typed
 from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts, last_accepted, snapshot_gate
 from pipeline.components.distribution_validator import Executor, config_of
@@ -316,9 +316,14 @@ def test_an_override_of_every_broken_rule_accepts_the_week_and_leaves_its_trace_
 
 
 def test_an_override_of_some_broken_rules_rejects_the_week(bad):
-    with pytest.raises(SnapshotRejected, match="the override by Ana does not name max_duplicates"):
+    with pytest.raises(SnapshotRejected, match="the override by Ana does not name max_duplicates") as raised:
         bad.run("2026-03-09", Override(("max_orphans",), "Ana", "x"))
     assert list(bad.accepted()) == ["labels_20260302"] and not bad.report()["accepted"]
+    # What the lineage keeps of a rejected snapshot is what it keeps of an accepted one.
+    kept = raised.value.facts
+    assert not kept["accepted"] and json.loads(kept["failed"]) == ["max_duplicates", "max_orphans"]
+    assert json.loads(kept["override"])["by"] == "Ana" and "max_orphans" in json.loads(kept["findings"])
+    assert kept["report_sha256"] == files.sha256_of(bad.reports / "gate.json")
 
 
 def test_an_override_that_was_not_needed_is_reported(weeks):
