@@ -62,6 +62,8 @@ class Tap:
     max_batch_bytes: int
 
 
+_BY_BYTES = "tfxio_use_byte_size_batching"
+
 # TFX finds `custom_extractors` by its name and hands it no settings.
 _tap: contextvars.ContextVar[Tap] = contextvars.ContextVar("tap")
 
@@ -69,18 +71,26 @@ _tap: contextvars.ContextVar[Tap] = contextvars.ContextVar("tap")
 @contextlib.contextmanager
 def tapped(tap: Tap) -> Iterator[str]:
     """Gives the name by which TFX's Evaluator finds `custom_extractors`, which does as `tap` says inside the block."""
-    # Or else a source reads up to 1,000 records at once, however large. Where a version of tfx_bsl lacks it, that is the bound.
-    flag = flags.FLAGS["tfxio_use_byte_size_batching"] if "tfxio_use_byte_size_batching" in flags.FLAGS else None
-    before = flag and flag.default
-    if flag:
-        flags.FLAGS.set_default(flag.name, True)
     token = _tap.set(tap)
     try:
-        yield "pipeline.evaluation.tfx_hook.custom_extractors"
+        with _read_by_bytes():
+            yield "pipeline.evaluation.tfx_hook.custom_extractors"
     finally:
         _tap.reset(token)
-        if flag:
-            flags.FLAGS.set_default(flag.name, before)
+
+
+@contextlib.contextmanager
+def _read_by_bytes() -> Iterator[None]:
+    """Bounds what a source reads at once by bytes, and not by 1,000 records, however large. Not every tfx_bsl can."""
+    if _BY_BYTES not in flags.FLAGS:
+        yield
+        return
+    before = flags.FLAGS[_BY_BYTES].default
+    flags.FLAGS.set_default(_BY_BYTES, True)
+    try:
+        yield
+    finally:
+        flags.FLAGS.set_default(_BY_BYTES, before)
 
 
 def custom_extractors(eval_shared_model, eval_config, tensor_adapter_config):
