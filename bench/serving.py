@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a file, so that the command is short
 
@@ -86,7 +87,7 @@ def _write_photographs(folder: pathlib.Path) -> None:
     from pipeline.settings import ShardSettings
     from pipeline.shards import photographs
 
-    for number, large in enumerate(square_photographs()[: max(BATCHES)]):
+    for number, large in enumerate(square_photographs(64)[: max(BATCHES)]):
         for side in SIDES:
             settings = ShardSettings(short_side=side)
             content = large if side == max(SIDES) else photographs.pack("p", large, settings).encoded

@@ -134,6 +134,14 @@ def test_a_serving_model_that_no_longer_loads_is_named_with_what_to_do(evaluate,
         evaluate(baseline=tmp_path / "broken")
 
 
+def test_sources_read_by_bytes_while_evaluating_and_not_after():
+    from tfx_bsl.coders import batch_util
+
+    with extractors.tapped(extractors.Tap("nowhere", 1, 1)):
+        assert "element_size_fn" in batch_util.GetBatchElementsKwargs(None)
+    assert "element_size_fn" not in batch_util.GetBatchElementsKwargs(None)
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
