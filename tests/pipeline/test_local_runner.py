@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
         ("no-classes", "schema.pbtxt", 'feature { name: "label" type: BYTES }'),
         ("wrong-limit", "gate.yaml", "min_rows: -1"),
         ("no-limits", "gate.yaml", None),
+        ("wrong-thresholds", "release.yaml", (ROOT / "schema" / "release.yaml").read_text().replace("0.45", "3")),
     ]:
         shutil.copytree(ROOT / "schema", folder / data / "schema")
         path = folder / data / "schema" / file
@@ -66,6 +67,13 @@ MISTAKES = {
         [*DATE, "--data", "@wrong-limit"],
         2,
         ["gate.yaml", "min_rows", "-1", "max_rows: this setting is required"],
+    ),
+    "thresholds: wrong": ([*DATE, "--data", "@wrong-thresholds"], 2, ["release.yaml", "absolute.min_balanced_accuracy", "3"]),
+    "thresholds: no file": ([*DATE, "--thresholds", "@none.yaml"], 2, ["cannot read the settings file", "none.yaml"]),
+    "thresholds: other limits": (
+        [*DATE, "--thresholds", "@wrong-limit/schema/gate.yaml"],
+        2,
+        ["gate.yaml", "absolute: this setting is required", "min_rows: there is no such setting"],
     ),
     "data: no folder": ([*DATE, "--data", "@nowhere"], 1, ["no folder of photographs", "nowhere/images", "--data"]),
     "data: no labels": ([*DATE, "--data", "@no-labels"], 1, ["no label table", "no-labels/labels.csv", "--data"]),
