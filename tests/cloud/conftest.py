@@ -66,11 +66,8 @@ def vertex(google, _vertex_server, _forks, tmp_path):
     from tests.cloud.vertex.containers import Containers
     from tests.cloud.vertex.server import Vertex
 
-    vertex = Vertex(tmp_path / "vertex", google, Containers(google.environment, _forks))
-    _vertex_server.vertex = vertex
-    yield vertex
-    _vertex_server.vertex = None
-    vertex.close()
+    with _vertex_server.serving(Vertex(tmp_path / "vertex", google, Containers(google.environment, _forks))) as vertex:
+        yield vertex
 
 
 @pytest.fixture

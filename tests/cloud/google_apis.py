@@ -2,8 +2,8 @@
 
 Clients find it by their documented environment variables alone (`environment`). Of Google's hosts there are those of
 BigQuery, which BigQuery's emulator answers (bigquery_emulator.py) from the first request on, the one that gives out tokens,
-that of Cloud Storage, which only says whether a bucket is there, and those to which a test leads (`lead`), as to Vertex AI
-(vertex/). The proxy refuses any other, so that no test can reach the real ones. Faults are put in between: a request that
+and, if a test leads there (`lead`), those of Vertex AI (vertex/) and that of Cloud Storage, which then only says whether a
+bucket is there. The proxy refuses any other, so that no test can reach the real ones. Faults are put in between: a request that
 is refused, an answer that never comes or stops in the middle.
 """
 
@@ -87,14 +87,15 @@ class GoogleApis:
         self._lock = threading.Lock()
         (folder / "buckets").mkdir()
         self._led: dict[str, int] = {}
+        self._secured: dict[tuple[int, int], int] = {}
         self._bigquery: tuple[subprocess.Popen, dict[str, int]] | None = None
         authority, self._certificate = certificates.certificates(folder, [REST, STORAGE, TOKENS, OBJECTS, *VERTEX_HOSTS])
         credentials = certificates.service_account(folder, PROJECT, TOKENS)
         self._stack = contextlib.ExitStack()
         try:
-            listener = self._start_rest()
+            self._rest_port = self._start_rest()
             self._loop = self._stack.enter_context(_loop_thread())
-            port = self._loop.start(self._start_proxy(listener))
+            port = self._loop.start(self._start_proxy(self._rest_port))
         except BaseException:
             self._stack.close()
             raise
@@ -126,9 +127,13 @@ class GoogleApis:
         return (self._folder / "buckets" / name).is_dir()
 
     def lead(self, hosts: Iterable[str], http2: int, http1: int) -> None:
-        """From now on leads clients of these hosts to ports of the loopback, one for each protocol, without TLS."""
-        port = self._loop.start(self._start_tls({"h2": http2, "http/1.1": http1}))
-        self._led.update({f"{host}:443": port for host in hosts})
+        """Until `heal` leads clients of these hosts to ports of the loopback, one for each protocol, without TLS.
+
+        Clients of Cloud Storage are told which buckets there are, and nothing else.
+        """
+        if (http2, http1) not in self._secured:
+            self._secured[http2, http1] = self._loop.start(self._start_tls({"h2": http2, "http/1.1": http1}))
+        self._led = {f"{host}:443": self._secured[http2, http1] for host in hosts} | {f"{OBJECTS}:443": self._rest_port}
 
     def emulator(self) -> tuple[subprocess.Popen, dict[str, int]]:
         """The process of BigQuery's emulator and its ports; starts it unless it runs."""
@@ -163,7 +168,8 @@ class GoogleApis:
         self._rules.add(faults.Rule(where, times, action=action))
 
     def heal(self) -> None:
-        """Forgets all faults and calls, and sets the clock right."""
+        """Forgets all faults and calls, leads to no further hosts, and sets the clock right."""
+        self._led = {}
         if self._bigquery:
             self.set_back_the_clock(0)
         for asked in (self._rules, self.cuts, self.calls, self.refused):
@@ -236,7 +242,6 @@ class GoogleApis:
         ports = {
             f"{REST}:443": rest,
             f"{TOKENS}:443": rest,
-            f"{OBJECTS}:443": rest,
             f"{STORAGE}:443": secure.sockets[0].getsockname()[1],
         }
         return plain.sockets[0].getsockname()[1]

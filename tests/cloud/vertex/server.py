@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
@@ -190,15 +190,12 @@ class Server:
     """Listens for clients, for one `Vertex` after the other.
 
     Args:
-        google: The other hosts of Google; their proxy leads here from now on.
-
-    Attributes:
-        vertex: Who answers now.
+        google: The other hosts of Google.
     """
 
-    vertex: Vertex | None = None
-
     def __init__(self, google: google_apis.GoogleApis):
+        self._google = google
+        self._vertex: Vertex | None = None
         methods = api.methods()
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="vertex"),
@@ -222,11 +219,21 @@ class Server:
                 method.name: self._handler(method) for method in (*methods, *operations) if method.service == service
             }
             self._grpc.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        port = self._grpc.add_insecure_port("127.0.0.1:0")
+        self._port = self._grpc.add_insecure_port("127.0.0.1:0")
         self._grpc.start()
         self._rest = rest.Listener(methods, self._call)
         threading.Thread(target=self._rest.serve_forever, args=(0.05,), daemon=True).start()
-        google.lead(google_apis.VERTEX_HOSTS, port, self._rest.server_port)
+
+    @contextlib.contextmanager
+    def serving(self, vertex: Vertex) -> Iterator[Vertex]:
+        """Leads clients to a Vertex AI; ends what runs there in the end."""
+        self._vertex = vertex
+        self._google.lead(google_apis.VERTEX_HOSTS, self._port, self._rest.server_port)
+        try:
+            yield vertex
+        finally:
+            self._vertex = None
+            vertex.close()
 
     def close(self) -> None:
         """Stops to listen."""
@@ -235,9 +242,10 @@ class Server:
         self._grpc.stop(0)
 
     def _call(self, method: api.Method, request, headers: dict[str, str]):
-        if self.vertex is None:
+        vertex = self._vertex
+        if vertex is None:
             raise Refused(Code.UNAVAILABLE, "no test uses the fake now")
-        return self.vertex.call(method, request, headers)
+        return vertex.call(method, request, headers)
 
     def _handler(self, method: api.Method) -> grpc.RpcMethodHandler:
         def answer(request, context: grpc.ServicerContext):
