@@ -1,9 +1,6 @@
 """TFX's Tuner over a study of Vizier: local processes, or what was known already."""
 
 import json
-import os
-import pathlib
-import shutil
 
 from tfx import types
 from tfx.components.trainer import fn_args_utils
@@ -12,7 +9,7 @@ from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils, component_spec, standard_artifacts, standard_component_specs
 
 from models.config import TuningConfig
-from pipeline import files, typed
+from pipeline import storage, typed
 from pipeline.artifacts import RunManifest
 from pipeline.components import facts
 from pipeline.tuning import page, results, supervisor
