@@ -8,7 +8,7 @@ from google.cloud import aiplatform_v1 as v1
 
 import kubeflow_runner
 from pipeline.vertex import service
-from tests.pipeline.conftest import answers, command
+from tests.pipeline.conftest import ROOT, answers, command
 from tests.pipeline.vertex.conftest import IMAGE, filled, loaded
 from tests.pipeline.vertex.conftest import compiled_jobs, job_file, vertex  # noqa: F401 - fixtures
 from tests.pipeline.vertex.test_plan import record
@@ -32,6 +32,9 @@ MISTAKES = {
     ),
     "no folder": (
         ["compile", "--settings", "@v.yaml", "--image", IMAGE, "--output", "@none/x.json"], 1, ["none/x.json: there is no such folder"],
+    ),
+    "no thresholds": (
+        ["compile", "--settings", "@v.yaml", "--image", IMAGE, "--output", "@x.json", "--thresholds", "@none.yaml"], 2, ["none.yaml"],
     ),
     "no job": (["submit", "--settings", "@v.yaml", "--job", "@none.json", *DATE], 1, ["none.json", "compile` writes one"]),
     "no compiled job": (["schedule", "--settings", "@v.yaml", "--job", "@v.yaml"], 1, ["v.yaml is no compiled pipeline"]),
@@ -99,14 +102,19 @@ def test_help_shows_each_command():
 def test_compile_writes_what_the_other_commands_read(folder, tmp_path, capsys, monkeypatch, tune):
     monkeypatch.setenv("PIPELINE_IMAGE", "")
     output = tmp_path / "job.json"
-    words = ["compile", "--settings", str(folder / "v.yaml"), "--image", IMAGE, "--output", str(output)]
+    own = tmp_path / "thresholds.yaml"
+    own.write_text((ROOT / "schema" / "release.yaml").read_text().replace("min_accuracy: 0.5\n", "min_accuracy: 0.625\n"))
+    words = ["compile", "--settings", str(folder / "v.yaml"), "--image", IMAGE, "--output", str(output), "--thresholds", str(own)]
     assert kubeflow_runner.main([*words, "--tune"] if tune else words) == 0
     assert f"17 steps of product-photographs, image {IMAGE}" in capsys.readouterr().out
     compiled = service.read_compiled(str(output), loaded())
     assert (compiled.image, compiled.tunes) == (IMAGE, tune)
-    manifest = service.steps_of(compiled.content)["RunManifest"]["inputs"]["parameters"]
+    steps = service.steps_of(compiled.content)
+    thresholds = json.loads(steps["ReleaseGate"]["inputs"]["parameters"]["thresholds"]["runtimeValue"]["constant"])
+    assert thresholds["absolute"]["min_accuracy"] == 0.625
+    manifest = steps["RunManifest"]["inputs"]["parameters"]
     assert json.loads(manifest["origin"]["runtimeValue"]["constant"])["image"] == IMAGE
-    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "thresholds.yaml"]
 
 
 @pytest.fixture
