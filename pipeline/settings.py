@@ -12,7 +12,8 @@ import pydantic
 
 from models.config import MAX_WORKERS, NetworkConfig, TrainingConfig, TuningConfig
 from pipeline import typed
-from pipeline.vertex.settings import VertexSettings
+from pipeline.tuning.machine import batch_bytes
+from pipeline.vertex.settings import A100, VertexSettings
 from pipeline.warehouse.base import MAX_QUERY_BYTES
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent
@@ -204,6 +205,7 @@ class Settings:
             )
         if self.vertex:
             self._check_vertex(self.vertex.training)
+            self._check_search(self.vertex.tuning)
 
     def _check_vertex(self, job) -> None:
         workers, gpus = self.training.workers, self.training.workers * job.gpus
@@ -220,6 +222,21 @@ class Settings:
             raise ValueError(
                 "vertex.training.reduction_server is for several machines, and training.workers is 1: within one machine it "
                 "has nothing to do; set it to null"
+            )
+
+    def _check_search(self, job) -> None:
+        parallel, largest = self.tuning.parallel, max(self.tuning.batch_size)
+        if job.gpu == A100 and parallel > MAX_WORKERS:
+            raise ValueError(
+                f"vertex.tuning.machine {job.machine} times tuning.parallel {parallel} are {parallel} A100s: {MAX_WORKERS} are "
+                f"the budget; set tuning.parallel to {MAX_WORKERS} or take a g2-standard-8"
+            )
+        needed = batch_bytes(self.network, largest) / (2 if self.training.mixed_precision else 1)
+        if needed > job.gpu_bytes:
+            raise ValueError(
+                f"a trial with tuning.batch_size {largest} takes about {needed / 2**30:.0f} GiB, and of the GPU of "
+                f"vertex.tuning.machine {job.machine} it may take {job.gpu_bytes / 2**30:.0f} GiB: leave that size out, or "
+                "take a larger GPU"
             )
 
 

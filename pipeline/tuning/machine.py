@@ -54,7 +54,20 @@ def worker_bytes(network: NetworkConfig, batch_size: int) -> float:
         network: What it trains.
         batch_size: The largest that a trial may have.
     """
-    return _PROCESS_BYTES + batch_size * _IMAGE_BYTES * (network.image_size / 224) ** 2 * network.width / 64
+    return _PROCESS_BYTES + batch_bytes(network, batch_size)
+
+
+def batch_bytes(network: NetworkConfig, batch_size: int) -> float:
+    """What the activations of a training step take, in bytes of 32-bit numbers, estimated.
+
+    >>> round(batch_bytes(NetworkConfig(), 256) / 2**30, 1)
+    21.5
+
+    Args:
+        network: What is trained.
+        batch_size: Images of a step.
+    """
+    return batch_size * _IMAGE_BYTES * (network.image_size / 224) ** 2 * network.width / 64
 
 
 def here(root: str | os.PathLike = "/") -> Machine:

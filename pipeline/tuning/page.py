@@ -7,7 +7,7 @@ from models.charts import duration, tick, ticks
 from models.charts import escaped as _e
 from models.config import LOGARITHMIC
 from models.study import Trial
-from pipeline import files
+from pipeline import storage
 from pipeline.tuning.importance import MIN_TRIALS, importances
 from pipeline.tuning.results import Results
 from pipeline.validation.text import shortened
@@ -37,7 +37,7 @@ def write(path: str | os.PathLike, results: Results) -> None:
         path: The file.
         results: The study.
     """
-    files.write_atomically(path, page(results))
+    storage.write(str(path), page(results).encode())
 
 
 def page(results: Results) -> str:

@@ -3,12 +3,11 @@
 import dataclasses
 import json
 import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from models.study import Trial, best, ended_early
-from pipeline import files
+from pipeline import files, storage
 from pipeline.errors import PipelineError
 
 TRIALS = "trials.json"
@@ -84,8 +83,8 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 def write(folder: str | os.PathLike, results: Results) -> None:
     """Writes both files, `tuner_results.json` as TFX's Tuner has it and `trials.json` with everything."""
-    files.write_atomically(pathlib.Path(folder, "tuner_results.json"), json.dumps(rows(results)))
-    files.write_atomically(pathlib.Path(folder, TRIALS), files.to_json(as_json(results)))
+    storage.write(storage.join(str(folder), "tuner_results.json"), json.dumps(rows(results)).encode())
+    storage.write(storage.join(str(folder), TRIALS), files.to_json(as_json(results)).encode())
 
 
 def read(folder: str | os.PathLike) -> Results:
@@ -94,9 +93,9 @@ def read(folder: str | os.PathLike) -> Results:
     Raises:
         PipelineError: There is no such file, or it says something else.
     """
-    path = pathlib.Path(folder, TRIALS)
+    path = storage.join(str(folder), TRIALS)
     try:
-        return from_json(json.loads(path.read_text(encoding="utf-8")))
+        return from_json(json.loads(storage.read(path)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise PipelineError(f"{path} holds no trials ({problem}): name the results of a Tuner") from error

@@ -5,8 +5,6 @@ get back the trials that they had.
 """
 
 import collections
-import dataclasses
-import datetime
 import json
 import logging
 import os
@@ -14,17 +12,18 @@ import pathlib
 import queue
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from models.config import TUNED, NetworkConfig, TuningConfig
-from models.study import OBJECTIVE, Trial
-from pipeline import files, processes, typed
+from models.config import NetworkConfig, TuningConfig
+from models.study import Trial
+from pipeline import processes, typed
 from pipeline.errors import PipelineError
 from pipeline.tuning import machine
 from pipeline.tuning.results import Results
+from pipeline.tuning.task import Task
 from pipeline.vizier import local
-from pipeline.vizier.study import Budget, Study, open_study, study_name, study_spec
+from pipeline.vizier.study import Study
 
 _log = logging.getLogger(__name__)
 
@@ -32,35 +31,6 @@ ATTEMPTS = 3
 """How often a trial may end its worker before it counts as infeasible, and a worker die without one before all is given up."""
 
 _SERVICE_STARTS = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is searched, on what.
-
-    Attributes:
-        pipeline: Name of the pipeline.
-        snapshot: Name of the snapshot's table.
-        snapshot_date: Its date, YYYY-MM-DD.
-        run_id: The run.
-        train_files: Glob patterns of labelled examples that trials learn from.
-        eval_files: The same, that they are judged by.
-        schema_path: The schema, which names the classes.
-        custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them.
-        database: The service's file of studies.
-        records: Folder of what `tune status` knows of each study.
-    """
-
-    pipeline: str
-    snapshot: str
-    snapshot_date: str
-    run_id: str
-    train_files: list[str]
-    eval_files: list[str]
-    schema_path: str
-    custom_config: Mapping[str, Any]
-    database: str
-    records: str
 
 
 def search(task: Task) -> Results:
@@ -76,80 +46,31 @@ def search(task: Task) -> Results:
         PipelineError: Settings, data or the machine cannot be used, or something died more often than it may; what was
             searched by then is kept.
     """
-    tuning = typed.from_dict(TuningConfig, dict(task.custom_config["tuning"]), "tuning")
+    tuning = task.tuning
     network = typed.from_dict(NetworkConfig, dict(task.custom_config["network"]), "network")
-    spec = study_spec(tuning, OBJECTIVE)
-    display_name = study_name(task.pipeline, task.snapshot, spec, _settings(task, tuning))
     found = machine.here()
     count = found.workers(tuning.parallel, machine.worker_bytes(network, max(tuning.batch_size)))
     with _Service(task.database, tuning) as service, tempfile.TemporaryDirectory(prefix="tuning-") as folder:
-        study = open_study(
-            local.client_of(service.address), local.PARENT, display_name, spec, Budget(tuning.trials, tuning.parallel)
-        )
-        _record(task, tuning, study.name, display_name)
-        arguments = {
-            "address": service.address,
-            "parent": local.PARENT,
-            "display_name": display_name,
-            "train_files": task.train_files,
-            "eval_files": task.eval_files,
-            "schema_path": task.schema_path,
-            "working_dir": folder,
-            "custom_config": {**task.custom_config, "workers": count},
-        }
-        team = _Team(study, arguments, pathlib.Path(folder), count, found.gpus, service.troubles)
+        study = task.open(local.client_of(service.address), local.PARENT, {"database": task.database})
+        arguments = {**task.worker_arguments(local.PARENT), "address": service.address, "working_dir": folder}
+        arguments["custom_config"]["workers"] = count
+        team = Team(study, arguments, pathlib.Path(folder), count, found.gpus, service.troubles)
         before = study.trials()
         _log.info(
-            "study %s: %d of %d trials, %d at once%s", display_name, len(before), tuning.trials, count,
+            "study %s: %d of %d trials, %d at once%s", task.display_name, len(before), tuning.trials, count,
             "" if count == tuning.parallel else f" of {tuning.parallel}, which this machine bears",
         )  # fmt: skip
         own = [f"worker-{number}" for number in range(count)]
         # Trials of a run that was killed and had more workers: their clients come back, end them and go.
-        gone = dict.fromkeys(trial.client_id for trial in before if trial.under_way and trial.client_id not in own)
-        team.run(gone, finish=True)
+        team.run(clients_gone(before, own), finish=True)
         if not study.is_complete():
             team.run(own, finish=False)
-        study.trim()
-        return Results(
-            name=study.name,
-            display_name=display_name,
-            objective=OBJECTIVE,
-            total=tuning.trials,
-            epochs=tuning.epochs,
-            snapshot_date=task.snapshot_date,
-            run_id=task.run_id,
-            trials=tuple(study.trials()),
-        )
+        return task.ended(study)
 
 
-def _settings(task: Task, tuning: TuningConfig) -> dict[str, Any]:
-    """What a trial's value depends on beside the values that are searched."""
-    training = dict(task.custom_config["training"])
-    # No weight of a trial depends on the first three, and the search sets the others.
-    free = ("workers", "reserve_minutes", "checkpoint_minutes", *TUNED)
-    return {
-        "network": dict(task.custom_config["network"]),
-        "training": {name: value for name, value in training.items() if name not in free},
-        "short_side": task.custom_config["short_side"],
-        "epochs": tuning.epochs,
-    }
-
-
-def _record(task: Task, tuning: TuningConfig, name: str, display_name: str) -> None:
-    """Writes what `tune status` cannot find in the service's file."""
-    content = {
-        "name": name,
-        "display_name": display_name,
-        "database": task.database,
-        "trials": tuning.trials,
-        "parallel": tuning.parallel,
-        "epochs": tuning.epochs,
-        "run_id": task.run_id,
-        "snapshot_date": task.snapshot_date,
-        "objective": OBJECTIVE,
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }
-    files.write_atomically(pathlib.Path(task.records, f"{display_name}.json"), files.to_json(content))
+def clients_gone(trials: Iterable[Trial], own: Collection[str]) -> list[str]:
+    """The clients that have trials under way and are none of ours, each once, in the order of their trials."""
+    return list(dict.fromkeys(trial.client_id for trial in trials if trial.under_way and trial.client_id not in own))
 
 
 class _Service:
@@ -198,7 +119,7 @@ class _Service:
                 )
 
 
-class _Team:
+class Team:
     """The workers of a study.
 
     Args:

@@ -1,4 +1,4 @@
-"""The custom job that trains on Vertex AI, as Google's own messages: who waits for whom, on which machines.
+"""The custom jobs that train and tune on Vertex AI, as Google's own messages: who waits for whom, on which machines.
 
 Vertex gives each pool a role by its place: the chief, the workers, then the reduction servers
 (https://cloud.google.com/vertex-ai/docs/training/distributed-training).
@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from google.cloud import aiplatform_v1 as v1
 
-from pipeline.vertex.settings import ReductionServerSettings, TrainingJobSettings, VertexSettings
+from pipeline.vertex.settings import ReductionServerSettings, TrainingJobSettings, TuningJobSettings, VertexSettings
+
+JobSettings = TrainingJobSettings | TuningJobSettings
+"""What machines a job has."""
 
 _Strategy = v1.Scheduling.Strategy
 
@@ -28,22 +31,27 @@ def labels_of(settings: VertexSettings, pipeline: str, snapshot: str) -> dict[st
     return {**settings.labels, "pipeline": label_value(pipeline), "snapshot": label_value(snapshot)}
 
 
-def machine_spec(machine: str, gpus: int) -> v1.MachineSpec:
-    """A machine and its A100s, which Vertex wants named although the type has them."""
-    if not gpus:
+def machine_spec(machine: str, gpu: str = "", gpus: int = 0) -> v1.MachineSpec:
+    """A machine and its GPUs, which Vertex wants named although some types have them.
+
+    Args:
+        machine: Its type.
+        gpu: The GPUs' kind, such as NVIDIA_TESLA_A100; '' for none.
+        gpus: How many.
+    """
+    if not gpu:
         return v1.MachineSpec(machine_type=machine)
-    kind = v1.AcceleratorType.NVIDIA_TESLA_A100
-    return v1.MachineSpec(machine_type=machine, accelerator_type=kind, accelerator_count=gpus)
+    return v1.MachineSpec(machine_type=machine, accelerator_type=v1.AcceleratorType[gpu], accelerator_count=gpus)
 
 
 def worker_pools(
-    job: TrainingJobSettings, workers: int, image: str, command: Sequence[str], environment: Mapping[str, str]
+    job: JobSettings, workers: int, image: str, command: Sequence[str], environment: Mapping[str, str]
 ) -> list[v1.WorkerPoolSpec]:
-    """The pools of a training: the chief, the other workers, the reduction servers.
+    """The pools of a job: the chief, the other workers, the reduction servers.
 
     Args:
         job: Machines.
-        workers: Machines that train, the chief included.
+        workers: Machines that work, the chief included.
         image: The pipeline's image, by digest.
         command: What the chief and each worker run.
         environment: Environment variables of these.
@@ -52,7 +60,7 @@ def worker_pools(
 
     def pool(replicas: int) -> v1.WorkerPoolSpec:
         return v1.WorkerPoolSpec(
-            machine_spec=machine_spec(job.machine, job.gpus),
+            machine_spec=machine_spec(job.machine, job.gpu, job.gpus),
             replica_count=replicas,
             disk_spec=v1.DiskSpec(boot_disk_type="pd-ssd", boot_disk_size_gb=job.boot_disk_gb),
             container_spec=v1.ContainerSpec(image_uri=image, command=list(command), env=variables),
@@ -68,7 +76,7 @@ def worker_pools(
 
 def _reduction_servers(settings: ReductionServerSettings) -> v1.WorkerPoolSpec:
     return v1.WorkerPoolSpec(
-        machine_spec=machine_spec(settings.machine, 0),
+        machine_spec=machine_spec(settings.machine),
         replica_count=settings.replicas,
         # No command: the image's own starts it.
         container_spec=v1.ContainerSpec(image_uri=settings.image),
@@ -77,6 +85,7 @@ def _reduction_servers(settings: ReductionServerSettings) -> v1.WorkerPoolSpec:
 
 def custom_job(
     settings: VertexSettings,
+    job: JobSettings,
     *,
     name: str,
     workers: int,
@@ -91,13 +100,13 @@ def custom_job(
 
     Args:
         settings: Vertex's settings.
+        job: Those of this job, one of them.
         name: Name that people see.
         workers, image, command, environment: As in `worker_pools`.
         labels: Labels of the job.
         output: Folder in Cloud Storage that Vertex names to the replicas; '' for none.
         spot: Whether on spot machines.
     """
-    job = settings.training
     scheduling = v1.Scheduling(
         timeout=datetime.timedelta(hours=job.timeout_hours),
         restart_job_on_worker_restart=job.restart,

@@ -1,6 +1,6 @@
 """The settings of the pipeline on Vertex AI: project, machines, schedules. `configs/vertex.yaml` fills them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 
@@ -23,7 +23,15 @@ _CRON = r"^\S+( \S+){4}$"
 GPUS = {"a2-highgpu-1g": 1, "a2-highgpu-2g": 2, "a2-highgpu-4g": 4}
 """A100s of a machine type; every other type that is taken has none."""
 
-RESERVED_LABELS = ("pipeline", "snapshot")
+A100 = "NVIDIA_TESLA_A100"
+
+# https://cloud.google.com/compute/docs/accelerator-optimized-machines: the types of G2 with one L4.
+_TUNING_MACHINE = r"^(a2-highgpu-1g|g2-standard-(4|8|12|16|32)|[cen][1-4][a-z]?-(standard|highmem|highcpu)-[0-9]{1,3})$"
+
+# https://cloud.google.com/compute/docs/gpus: GiB of one, of which the driver keeps some.
+_GPU_GIB = {A100: 40, "NVIDIA_L4": 24, "NVIDIA_TESLA_T4": 16, "NVIDIA_TESLA_V100": 16}
+
+RESERVED_LABELS = ("pipeline", "snapshot", "study")
 
 
 @typed.frozen
@@ -65,9 +73,66 @@ class TrainingJobSettings:
     reduction_server: ReductionServerSettings | None = None
 
     @property
+    def gpu(self) -> str:
+        """The kind of its GPUs, as Vertex calls it; '' for none."""
+        return A100 if self.gpus else ""
+
+    @property
     def gpus(self) -> int:
         """A100s of each machine."""
         return GPUS.get(self.machine, 0)
+
+
+@typed.frozen
+class TuningJobSettings:
+    """The custom job that searches for hyperparameters. The number of its machines is `tuning.parallel`: a trial each.
+
+    Attributes:
+        machine: Type of each machine: a2-highgpu-1g has an A100, g2-standard-4, -8, -12, -16 and -32 an L4, others none.
+        accelerator: The GPU of an n1 machine, which has none of its own: NVIDIA_TESLA_T4 or NVIDIA_TESLA_V100; '' for what
+            the machine type has.
+        spot: Whether spot machines are tried first. When they are not to be had, or go, the job is started on demand, and
+            the study goes on.
+        spot_wait_minutes: How long spot machines are waited for.
+        timeout_hours: Vertex ends the job after so long; a run that tunes the same snapshot goes on with its study.
+        boot_disk_gb: Size of each boot disk, GB.
+    """
+
+    machine: str = pydantic.Field(default="g2-standard-8", pattern=_TUNING_MACHINE)
+    accelerator: Literal["", "NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100"] = ""
+    spot: bool = True
+    spot_wait_minutes: float = pydantic.Field(default=30.0, ge=1, le=1440)
+    timeout_hours: float = pydantic.Field(default=72.0, gt=0, le=168)
+    boot_disk_gb: int = pydantic.Field(default=200, ge=100, le=64000)
+
+    def __post_init__(self):
+        if self.accelerator and not self.machine.startswith("n1-"):
+            raise ValueError(
+                f"vertex.tuning.accelerator {self.accelerator} goes with an n1 machine only, and vertex.tuning.machine is "
+                f"{self.machine}: set it to '', or take n1-standard-8"
+            )
+
+    # Vertex starts one that went; its trial begins anew, and no other trial minds.
+    restart = False
+
+    reduction_server = None
+
+    @property
+    def gpu(self) -> str:
+        """The kind of its GPU, as Vertex calls it; '' for none."""
+        if self.machine in GPUS:
+            return A100
+        return "NVIDIA_L4" if self.machine.startswith("g2-") else self.accelerator
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each machine."""
+        return int(bool(self.gpu))
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Memory of its GPU that a trial may take; infinite without a GPU."""
+        return 0.9 * 2**30 * _GPU_GIB[self.gpu] if self.gpu else float("inf")
 
 
 @typed.frozen
@@ -118,6 +183,7 @@ class VertexSettings:
         window_hours: Hours from the start of a run, on a schedule its time, to the end of its window; 0 for no window.
         alert_topic: Pub/Sub topic, `projects/PROJECT/topics/NAME`, that hears of each run that failed; '' for none.
         training: The job that trains.
+        tuning: The job that searches for hyperparameters.
         dataflow: Where Beam runs; null for the container of each step.
         schedule: When runs start by themselves.
     """
@@ -133,6 +199,7 @@ class VertexSettings:
     window_hours: float = pydantic.Field(default=12.0, ge=0, le=168)
     alert_topic: str = pydantic.Field(default="", pattern=_TOPIC)
     training: TrainingJobSettings = pydantic.Field(default_factory=TrainingJobSettings)
+    tuning: TuningJobSettings = pydantic.Field(default_factory=TuningJobSettings)
     dataflow: DataflowSettings | None = None
     schedule: ScheduleSettings = pydantic.Field(default_factory=ScheduleSettings)
 

@@ -13,8 +13,9 @@ REDUCTION = f"us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver@sh
 
 
 def job(workers=4, spot=True, output="gs://acme-retrain/run", **vertex) -> v1.CustomJob:
+    settings = loaded(**vertex).vertex
     return jobs.custom_job(
-        loaded(**vertex).vertex, name="p-train-run-1", workers=workers, image=IMAGE, command=["python", "-m", "x"],
+        settings, settings.training, name="p-train-run-1", workers=workers, image=IMAGE, command=["python", "-m", "x"],
         environment={"A": "b"}, labels={"team": "retail"}, output=output, spot=spot,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pipeline import typed
 from pipeline.artifacts import RunManifest
 from pipeline.components import facts
 from pipeline.errors import PipelineError
-from pipeline.vertex import trainer
+from pipeline.vertex import launch, trainer
 from tests.pipeline.vertex.answers import Refused
 from tests.pipeline.vertex.conftest import IMAGE, loaded
 
@@ -24,8 +24,8 @@ REDUCTION = f"us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver@sh
 @pytest.fixture
 def step(vertex, monkeypatch):
     """Runs the step while Vertex's jobs go through the states given; the last one stays."""
-    monkeypatch.setattr(trainer, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(trainer.JobClient, "create_client", lambda self: setattr(self, "_client", vertex.jobs))
+    monkeypatch.setattr(launch, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(launch.JobClient, "create_client", lambda self: setattr(self, "_client", vertex.jobs))
     made: list[list] = []
 
     def run(*lives: list | Refused, **changes) -> list[v1.CustomJob]:
@@ -107,7 +107,7 @@ def test_without_spot_machines_it_trains_on_demand(step, end):
 
 def test_spot_machines_are_waited_for_no_longer_than_the_settings_say(step, vertex, monkeypatch):
     clock = iter(range(0, 100_000, 600))
-    monkeypatch.setattr(trainer.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(launch.time, "monotonic", lambda: next(clock))
     jobs = step([("PENDING",)], [("SUCCEEDED",)], training__spot_wait_minutes=30.0)
     assert len(jobs) == 2 and len(vertex.requests("CancelCustomJob")) == 1
     assert 3 <= sum(request.name == NAME.format(1) for request in vertex.requests("GetCustomJob")) <= 6
@@ -139,7 +139,7 @@ def test_a_step_that_is_ended_takes_its_job_along(step, vertex, monkeypatch):
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.time, "sleep", interrupt)
+    monkeypatch.setattr(launch.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         step([("RUNNING",)])
     assert [request.name for request in vertex.requests("CancelCustomJob")] == [NAME.format(1)]
