@@ -45,14 +45,16 @@ class Platform:
         beam: Beam's options.
         trainer: Specification of the executor that trains; None for this machine.
         training: What that executor finds in `custom_config`.
-        tuner_machine: Resources of the Tuner's step, as KFP's ResourceSpec; None where an orchestrator has no machines.
+        tuner: Specification of the executor that searches for hyperparameters; None for this machine.
+        tuning: What that executor is told of where its workers run.
     """
 
     metadata: Any = None
     beam: Sequence[str] = BEAM_HERE
     trainer: Any = None
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    tuner_machine: Any = None
+    tuner: Any = None
+    tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def on_this_machine(places: Places) -> Platform:
@@ -173,10 +175,10 @@ def create_pipeline(
             "database": places.studies,
             "records": places.study_records,
             "reports": places.all_reports,
+            "platform": dict(platform.tuning),
         },
+        custom_executor_spec=platform.tuner,
     )
-    if platform.tuner_machine:
-        tuner.with_platform_config(platform.tuner_machine)
     hyperparameters = tuner.outputs["best_hyperparameters"]
     trainer = Trainer(
         manifest=manifest.outputs["manifest"],

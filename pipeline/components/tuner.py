@@ -1,6 +1,8 @@
-"""TFX's Tuner over a study of Vizier: local processes, or what was known already."""
+"""TFX's Tuner over a study of Vizier: workers search, on this machine or elsewhere, or what was known is handed on."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from tfx import types
 from tfx.components.trainer import fn_args_utils
@@ -8,11 +10,11 @@ from tfx.dsl.components.base import base_component, base_executor, executor_spec
 from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils, component_spec, standard_artifacts, standard_component_specs
 
-from models.config import TuningConfig
-from pipeline import storage, typed
+from pipeline import storage
 from pipeline.artifacts import RunManifest
 from pipeline.components import facts
 from pipeline.tuning import page, results, supervisor
+from pipeline.tuning.task import Task
 from pipeline.warehouse.base import parse_date, snapshot_table
 
 BEST = "best_hyperparameters.txt"
@@ -22,59 +24,80 @@ _HANDED_ON = ("reason", "warning", "origin", "values")
 
 
 class Executor(base_executor.BaseExecutor):
-    """Searches if the hyperparameters that come in say so; else it hands them on."""
+    """Searches if the hyperparameters that come in say so; else it hands them on. Here workers are processes of this machine."""
+
+    def search(self, task: Task, folder: str, platform: Mapping[str, Any]) -> results.Results:
+        """Runs the study of a task until its budget is spent.
+
+        Args:
+            task: What is searched.
+            folder: The step's own, for what the workers are told.
+            platform: What `Platform.tuning` says of where they run.
+
+        Returns:
+            All trials, none under way.
+
+        Raises:
+            PipelineError: It cannot be searched; what was searched by then is kept.
+        """
+        del folder, platform
+        return supervisor.search(task)
 
     def Do(self, input_dict, output_dict, exec_properties):  # noqa: N802
         """Searches or hands on; arguments as TFX's. Raises PipelineError or TrainingError."""
         known = artifact_utils.get_single_instance(input_dict["hyperparameters"])
         best = artifact_utils.get_single_instance(output_dict[standard_component_specs.BEST_HYPERPARAMETERS_KEY])
         found = artifact_utils.get_single_instance(output_dict[standard_component_specs.TUNER_RESULTS_KEY])
-        if facts.number(known, "tune"):
-            self._search(input_dict, exec_properties, facts.text(known, "reason"), best, found)
-        else:
+        if not facts.number(known, "tune"):
             _hand_on(known, best, found)
-
-    def _search(self, input_dict, exec_properties, reason, best, found):
+            return
         custom = json.loads(exec_properties["custom_config"])
-        manifest = artifact_utils.get_single_instance(input_dict["manifest"])
-        date = facts.text(manifest, "snapshot_date")
-        fn_args = fn_args_utils.get_common_fn_args(input_dict, exec_properties)
-        task = supervisor.Task(
-            train_files=list(fn_args.train_files),
-            eval_files=list(fn_args.eval_files),
-            schema_path=fn_args.schema_path,
-            custom_config={name: custom[name] for name in ("network", "training", "short_side", "tuning")},
-            snapshot=snapshot_table(parse_date(date)),
-            snapshot_date=date,
-            run_id=facts.text(manifest, "run_id"),
-            **{name: custom[name] for name in ("pipeline", "database", "records")},
-        )
-        study = supervisor.search(task)
+        task = _task(input_dict, exec_properties, custom)
+        study = self.search(task, found.uri, custom["platform"])
         # First what was found: a study without a feasible trial is told of all the same.
         results.write(found.uri, study)
         page.write(storage.join(custom["reports"], task.run_id, "tuning.html"), study)
         _record_trials(found, study)
-        # Late: it loads TensorFlow.
-        from models import tuning
+        _record_best(best, study, task, facts.text(known, "reason"))
 
-        settings = typed.from_dict(TuningConfig, custom["tuning"], "tuning")
-        hyperparameters = tuning.best_hyperparameters(study.trials, settings)
-        storage.write(storage.join(best.uri, BEST), json.dumps(hyperparameters.get_config()).encode())
-        facts.record(
-            best,
-            {
-                "tune": True,
-                "reason": reason,
-                "origin": f"trial {study.best.number} of study {study.display_name}",
-                "values": json.dumps(hyperparameters.values),
-                "study": study.name,
-                "trial": study.best.number,
-                "objective": study.objective,
-                "value": float(study.best.value),
-                "snapshot_date": study.snapshot_date,
-                "run_id": study.run_id,
-            },
-        )
+
+def _task(input_dict, exec_properties, custom: Mapping[str, Any]) -> Task:
+    manifest = artifact_utils.get_single_instance(input_dict["manifest"])
+    date = facts.text(manifest, "snapshot_date")
+    fn_args = fn_args_utils.get_common_fn_args(input_dict, exec_properties)
+    return Task(
+        train_files=list(fn_args.train_files),
+        eval_files=list(fn_args.eval_files),
+        schema_path=fn_args.schema_path,
+        custom_config={name: custom[name] for name in ("network", "training", "short_side", "tuning")},
+        snapshot=snapshot_table(parse_date(date)),
+        snapshot_date=date,
+        run_id=facts.text(manifest, "run_id"),
+        **{name: custom[name] for name in ("pipeline", "database", "records")},
+    )
+
+
+def _record_best(best, study: results.Results, task: Task, reason: str) -> None:
+    # Late: it loads TensorFlow.
+    from models import tuning
+
+    hyperparameters = tuning.best_hyperparameters(study.trials, task.tuning)
+    storage.write(storage.join(best.uri, BEST), json.dumps(hyperparameters.get_config()).encode())
+    facts.record(
+        best,
+        {
+            "tune": True,
+            "reason": reason,
+            "origin": f"trial {study.best.number} of study {study.display_name}",
+            "values": json.dumps(hyperparameters.values),
+            "study": study.name,
+            "trial": study.best.number,
+            "objective": study.objective,
+            "value": float(study.best.value),
+            "snapshot_date": study.snapshot_date,
+            "run_id": study.run_id,
+        },
+    )
 
 
 def _hand_on(known, best, found) -> None:
@@ -134,13 +157,15 @@ class Tuner(base_component.BaseComponent):
         schema: Names the classes.
         hyperparameters: What is known, with the property `tune`: 1 to search, 0 to use it; and `reason`, `origin`, `values`.
         custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them, and the other
-            fields of `pipeline.tuning.supervisor.Task` but the files and what the manifest knows; `reports`, the folder of the pages.
+            fields of `pipeline.tuning.task.Task` but the files and what the manifest knows; `reports`, the folder of the pages;
+            `platform`, what the executor is told of where workers run.
+        custom_executor_spec: Where the search runs when not on this machine.
     """
 
     SPEC_CLASS = TunerSpec
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
-    def __init__(self, manifest, examples, schema, hyperparameters, custom_config):
+    def __init__(self, manifest, examples, schema, hyperparameters, custom_config, custom_executor_spec=None):
         super().__init__(
             spec=TunerSpec(
                 manifest=manifest,
@@ -152,5 +177,6 @@ class Tuner(base_component.BaseComponent):
                 custom_config=json.dumps(custom_config),
                 best_hyperparameters=types.Channel(type=standard_artifacts.HyperParameters),
                 tuner_results=types.Channel(type=standard_artifacts.TunerResults),
-            )
+            ),
+            custom_executor_spec=custom_executor_spec,
         )

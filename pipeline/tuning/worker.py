@@ -1,7 +1,7 @@
 """One worker of a study, in a process of its own: `python -m pipeline.tuning.worker FILE`, which `supervisor` starts.
 
-FILE holds the arguments of `search` as JSON, and `address`, where Vizier's service of this machine answers. A worker that is
-killed loses nothing: the next one of the same client id goes on with its trial.
+FILE holds the arguments of `search` as JSON, and where Vizier answers: `address`, its service on this machine, or `endpoint`,
+Vertex's of a region. A worker that is killed loses nothing: the next one of the same client id goes on with its trial.
 """
 
 import sys
@@ -17,7 +17,7 @@ from models.errors import TrainingError
 from models.study import OBJECTIVE
 from pipeline import typed
 from pipeline.errors import PipelineError
-from pipeline.vizier import local
+from pipeline.vizier import local, regional
 from pipeline.vizier.study import Budget, open_study, study_spec
 
 
@@ -55,10 +55,17 @@ def search(client: v1.VizierServiceClient, arguments: Mapping[str, Any]) -> None
     result.tuner.search(**result.fit_kwargs)
 
 
+def client_of(arguments: Mapping[str, Any]) -> v1.VizierServiceClient:
+    """Google's client for the `endpoint` or the `address` of the arguments. Raises PipelineError."""
+    if "endpoint" in arguments:
+        return regional.client_of(arguments["endpoint"])
+    return local.client_of(arguments["address"])
+
+
 if __name__ == "__main__":
     sys.exit(
         started.run(
-            lambda arguments: search(local.client_of(arguments["address"]), arguments),
+            lambda arguments: search(client_of(arguments), arguments),
             known=(TrainingError, PipelineError),
             heard=("models", "pipeline"),
         )

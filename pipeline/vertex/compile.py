@@ -11,7 +11,6 @@ from tfx import v1 as tfx
 from tfx.dsl.components.base import executor_spec
 from tfx.orchestration.kubeflow.v2 import kubeflow_v2_dag_runner
 
-from kfp.pipeline_spec import pipeline_spec_pb2
 from pipeline import typed
 from pipeline.components.run_alert import RunAlert
 from pipeline.errors import SettingsError
@@ -22,15 +21,12 @@ from pipeline.places import Places
 from pipeline.settings import BEAM_HERE, Settings
 from pipeline.start import Start
 from pipeline.validation.rules import Limits
-from pipeline.vertex import jobs, trainer
-from pipeline.vertex.settings import GPUS, VertexSettings
+from pipeline.vertex import jobs, trainer, tuner
+from pipeline.vertex.settings import VertexSettings
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 _DAG = "tfx-dag"
-
-# https://cloud.google.com/compute/docs/accelerator-optimized-machines: vCPUs and memory of an a2-highgpu-1g.
-_TUNER = {"cpu_limit": 12.0, "memory_limit": 85.0}
 
 
 def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin: Origin, image: str, tune: bool) -> dict:
@@ -59,17 +55,14 @@ def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin:
         created_at="{{$.pipeline_job_create_time_utc}}",
         scheduled_at="{{$.pipeline_job_schedule_time_utc}}",
     )
+    known = {"settings": typed.to_dict(vertex), "pipeline": settings.name, "image": image}
     platform = Platform(
         beam=beam_args(settings, image),
         trainer=executor_spec.ExecutorClassSpec(trainer.Executor),
-        training={
-            "vertex": {
-                "settings": typed.to_dict(vertex), "pipeline": settings.name, "image": image,
-                "workers": settings.training.workers,
-            },
-        },
-        tuner_machine=_tuner_machine(vertex) if tune else None,
-    )  # fmt: skip
+        training={"vertex": {**known, "workers": settings.training.workers}},
+        tuner=executor_spec.ExecutorClassSpec(tuner.Executor),
+        tuning={"vertex": known},
+    )
     week = create_pipeline(settings, limits, thresholds, places, dataclasses.replace(origin, image=image), start, tune, platform)
     config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image=image, use_pipeline_spec_2_1=True)
     runner = kubeflow_v2_dag_runner.KubeflowV2DagRunner(config)
@@ -126,13 +119,6 @@ def _for_vertex(settings: Settings) -> Settings:
         )
     moved = f"{settings.vertex.code}/{path.relative_to(_PROJECT).as_posix()}"
     return dataclasses.replace(settings, training=dataclasses.replace(settings.training, backbone=moved))
-
-
-def _tuner_machine(vertex: VertexSettings):
-    resources = pipeline_spec_pb2.PipelineDeploymentConfig.PipelineContainerSpec.ResourceSpec(**_TUNER)
-    if vertex.training.machine in GPUS:
-        resources.accelerator.type, resources.accelerator.count = "NVIDIA_TESLA_A100", 1
-    return resources
 
 
 def beam_args(settings: Settings, image: str) -> list[str]:

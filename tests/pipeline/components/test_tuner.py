@@ -15,6 +15,7 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from models.config import TUNED
 from models.errors import TrainingError
+from pipeline.artifacts import RunManifest
 from pipeline.components import facts, tuner
 from pipeline.errors import PipelineError
 from pipeline.places import Places
@@ -54,11 +55,13 @@ class Step:
         self.best.uri, self.found.uri = str(root / "best"), str(root / "found")
         for folder in ("best", "found"):
             (root / folder).mkdir()
-        self.inputs = {"examples": [examples], "schema": [schema], "hyperparameters": [known]}
+        manifest = RunManifest()
+        facts.record(manifest, {"run_id": "run-1", "snapshot_date": "2026-03-02"})
+        self.inputs = {"manifest": [manifest], "examples": [examples], "schema": [schema], "hyperparameters": [known]}
         custom = week.fn_args(root, network={"blocks": [1], "width": 4}, tuning={**TUNING, **(tuning or {})}).custom_config
         self.custom = custom | {
-            "pipeline": "photographs", "snapshot_date": "2026-03-02", "run_id": "run-1", "database": self.places.studies,
-            "records": self.places.study_records, "reports": self.places.reports("run-1"),
+            "pipeline": "photographs", "database": self.places.studies, "records": self.places.study_records,
+            "reports": self.places.all_reports, "platform": {},
         }  # fmt: skip
 
     @property
@@ -87,8 +90,8 @@ def test_what_is_known_is_handed_on(week, tmp_path):
 _RUN = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from pipeline.tuning import supervisor
-supervisor.search(supervisor.Task(**json.loads(sys.argv[2])))
+from pipeline.tuning import supervisor, task
+supervisor.search(task.Task(**json.loads(sys.argv[2])))
 """
 
 
@@ -130,12 +133,12 @@ def story(week, tmp_path_factory, vizier_environment):
     os.environ["OF_STORE"] = database
     try:
         task = {
-            "snapshot": "labels_20260302",
+            "snapshot": "labels_20260302", "snapshot_date": "2026-03-02", "run_id": "run-1",
             "train_files": [f"{step.inputs['examples'][0].uri}/Split-train/*"],
             "eval_files": [f"{step.inputs['examples'][0].uri}/Split-val/*"],
             "schema_path": f"{step.inputs['schema'][0].uri}/schema.pbtxt",
             "custom_config": {name: step.custom[name] for name in ("network", "training", "short_side", "tuning")},
-            **{name: step.custom[name] for name in ("pipeline", "snapshot_date", "run_id", "database", "records")},
+            **{name: step.custom[name] for name in ("pipeline", "database", "records")},
         }
         run = subprocess.Popen([sys.executable, "-c", _RUN, str(ROOT), json.dumps(task)], stderr=subprocess.DEVNULL)
         try:

@@ -11,6 +11,7 @@ from models.config import TrainingConfig, TuningConfig
 from pipeline import processes
 from pipeline.errors import PipelineError
 from pipeline.tuning import supervisor
+from pipeline.tuning.task import Task
 from tests.models.studies import MemoryStudy
 
 
@@ -48,7 +49,7 @@ def run(monkeypatch, tmp_path):
     def run(study, scripts, count=2, clients=None, finish=False):
         Worker.scripts, Worker.starts, Worker.most, Worker.running = scripts, [], 0, 0
         monkeypatch.setattr(supervisor, "_Worker", Worker)
-        team = supervisor._Team(study, {"custom_config": {}}, pathlib.Path(tmp_path), count, 0, queue.Queue())
+        team = supervisor.Team(study, {"custom_config": {}}, pathlib.Path(tmp_path), count, 0, queue.Queue())
         team.run(clients or list(scripts), finish)
 
     return run
@@ -136,12 +137,12 @@ def task(tuning=None, **training):
         "network": {"width": 8}, "training": dataclasses.asdict(TrainingConfig(**training)), "short_side": 48,
         "tuning": dataclasses.asdict(TuningConfig(**(tuning or {}))),
     }  # fmt: skip
-    return supervisor.Task("p", "labels_20260302", "2026-03-02", "run-1", [], [], "", custom, "/s", "/r")
+    return Task("p", "labels_20260302", "2026-03-02", "run-1", [], [], "", custom, "/s", "/r")
 
 
 def test_trials_that_cannot_be_compared_belong_to_different_studies():
     def settings(tuning=None, **training):
-        return supervisor._settings(task(tuning, **training), TuningConfig(**(tuning or {})))
+        return task(tuning, **training).display_name
 
     assert settings() not in [settings({"epochs": 4}), settings(seed=3), settings(unfrozen_epochs=7)]
     # A run with more workers or another window goes on with the same study; and the search sets the dropout.

@@ -106,8 +106,8 @@ def test_the_alert_comes_after_all_whatever_became_of_it_and_from_no_cache(compi
     assert not alert.get("cachingOptions", {}).get("enableCache")
 
 
-def test_without_a_topic_there_is_no_alert(limits):
-    job = compiling.compiled(loaded(alert_topic=""), limits, ORIGIN, IMAGE, False)
+def test_without_a_topic_there_is_no_alert():
+    job = compiling.compiled(loaded(alert_topic=""), *rules(), ORIGIN, IMAGE, False)
     assert set(job["pipelineSpec"]["root"]["dag"]["tasks"]) == set(steps_of(job)) and "RunAlert" not in steps_of(job)
 
 
