@@ -1,5 +1,8 @@
 """Google Cloud on this machine: Cloud Storage and Vertex AI for each test anew, BigQuery with a data set for each test."""
 
+import subprocess
+import sys
+
 import httplib2
 import pytest
 
@@ -74,3 +77,10 @@ def vertex(google, _vertex_server, _forks, tmp_path):
 def publisher(vertex):
     """Pub/Sub's topics, and what was published there."""
     return vertex.publisher
+
+
+@pytest.fixture(scope="session")
+def vizier_environment():
+    """The environment of Vizier's service, built before the first test that needs it."""
+    # Returns at once when it is there.
+    subprocess.run([sys.executable, google_apis.ROOT / "requirements" / "vizier.py"], check=True)

@@ -18,7 +18,7 @@ _SERVICES = {
     VERTEX: (
         "google.cloud.aiplatform_v1.services",
         ("JobService", "PipelineService", "ScheduleService", "ModelService", "EndpointService", "PredictionService",
-         "MetadataService"),
+         "MetadataService", "VizierService"),
     ),
     PROJECTS: ("google.cloud.resourcemanager_v3.services", ("Projects",)),
     PUBSUB: ("google.pubsub_v1.services", ("Publisher", "Subscriber")),

@@ -29,6 +29,7 @@ from tests.cloud.vertex.pubsub import Publisher
 from tests.cloud.vertex.refusals import Code, Refused
 from tests.cloud.vertex.schedules import Schedules
 from tests.cloud.vertex.state import State
+from tests.cloud.vertex.studies import Studies
 
 __all__ = ["IMAGE", "REGISTRY", "Image", "Server", "Vertex"]
 
@@ -59,6 +60,7 @@ class Vertex:
         self.models = Models(self.state)
         self.endpoints = Endpoints(self.state, self.models, containers)
         self.publisher = Publisher(self.state)
+        self.studies = Studies(folder)
         self._calls: list[tuple[str, Any]] = []
         self._rules = faults.Rules()
         self._services: dict[str, Any] = {
@@ -155,7 +157,8 @@ class Vertex:
         if fault and not fault.late:
             raise refusals.of_http(fault.status)
         names.normalize(getattr(request, "_pb", request))
-        handler = getattr(self._services.get(method.service), api.snake(method.name), None)
+        handler = self.studies.handler(method, request)
+        handler = handler or getattr(self._services.get(method.service), api.snake(method.name), None)
         if not handler:
             raise refusals.unsupported(f"{method.service}.{method.name}")
         answer = handler(request)
@@ -177,6 +180,7 @@ class Vertex:
         self.pipelines.close()
         self.jobs.close()
         self.endpoints.close()
+        self.studies.close()
         self.containers.close()
 
 

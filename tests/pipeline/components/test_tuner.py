@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,70 +10,23 @@ import threading
 import time
 
 import pytest
-from tfx.types import artifact_utils, standard_artifacts
 
 from models.config import TUNED
 from models.errors import TrainingError
-from pipeline.artifacts import RunManifest
 from pipeline.components import facts, tuner
 from pipeline.errors import PipelineError
-from pipeline.places import Places
 from pipeline.tuning import results, status, supervisor
 from tests.models.conftest import make_week
 from tests.models.studies import trial
+from tests.pipeline.components.tuner_step import TUNING, Step
 from tests.pipeline.conftest import ROOT
 
 MODULES = ("pipeline.tuning.worker", "pipeline.vizier.service")
-TUNING = {"trials": 5, "parallel": 2, "algorithm": "quasi_random", "epochs": 3, "batch_size": [4, 8]}
 
 
 @pytest.fixture(scope="module")
 def week(tmp_path_factory):
     return make_week(tmp_path_factory.mktemp("week") / "data", shards=3)
-
-
-class Step:
-    """The step in a store of its own: inputs, outputs, parameters."""
-
-    def __init__(self, week, root, tuning=None, tune=1):
-        self.places = Places(store=str(root / "store"))
-        for split in ("train", "val"):
-            folder = root / "examples" / f"Split-{split}"
-            folder.mkdir(parents=True)
-            shutil.copy(week.root / f"Split-{split}" / "examples", folder)
-        examples, schema = standard_artifacts.Examples(), standard_artifacts.Schema()
-        known = standard_artifacts.HyperParameters()
-        examples.uri, examples.split_names = str(root / "examples"), artifact_utils.encode_split_names(["train", "val"])
-        schema.uri, known.uri = str(root / "schema"), str(root / "known")
-        (root / "schema").mkdir()
-        shutil.copy(week.schema, root / "schema")
-        (root / "known").mkdir()
-        (root / "known" / tuner.BEST).write_text('{"space": [], "values": {"dropout": 0.25}}')
-        facts.record(known, {"tune": tune, "reason": "a month is over", "origin": "settings", "values": '{"dropout": 0.25}'})
-        self.best, self.found = standard_artifacts.HyperParameters(), standard_artifacts.TunerResults()
-        self.best.uri, self.found.uri = str(root / "best"), str(root / "found")
-        for folder in ("best", "found"):
-            (root / folder).mkdir()
-        manifest = RunManifest()
-        facts.record(manifest, {"run_id": "run-1", "snapshot_date": "2026-03-02"})
-        self.inputs = {"manifest": [manifest], "examples": [examples], "schema": [schema], "hyperparameters": [known]}
-        custom = week.fn_args(root, network={"blocks": [1], "width": 4}, tuning={**TUNING, **(tuning or {})}).custom_config
-        self.custom = custom | {
-            "pipeline": "photographs", "database": self.places.studies, "records": self.places.study_records,
-            "reports": self.places.all_reports, "platform": {},
-        }  # fmt: skip
-
-    @property
-    def parameters(self):
-        splits = {"train_args": json.dumps({"splits": ["train"]}), "eval_args": json.dumps({"splits": ["val"]})}
-        return {**splits, "custom_config": json.dumps(self.custom)}
-
-    def do(self):
-        outputs = {"best_hyperparameters": [self.best], "tuner_results": [self.found]}
-        tuner.Executor().Do(self.inputs, outputs, self.parameters)
-
-    def written(self):
-        return json.loads(pathlib.Path(self.best.uri, tuner.BEST).read_text())
 
 
 def test_what_is_known_is_handed_on(week, tmp_path):

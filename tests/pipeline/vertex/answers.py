@@ -18,6 +18,7 @@ _REQUESTS = {
     "ListSchedules": v1.ListSchedulesRequest,
     "CreateCustomJob": v1.CreateCustomJobRequest,
     "GetCustomJob": v1.GetCustomJobRequest,
+    "ListCustomJobs": v1.ListCustomJobsRequest,
     "CancelCustomJob": v1.CancelCustomJobRequest,
 }
 
