@@ -55,11 +55,11 @@ def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin:
         created_at="{{$.pipeline_job_create_time_utc}}",
         scheduled_at="{{$.pipeline_job_schedule_time_utc}}",
     )
-    known = {"settings": typed.to_dict(vertex), "pipeline": settings.name, "image": image}
+    known = {"settings": typed.to_dict(vertex), "image": image}
     platform = Platform(
         beam=beam_args(settings, image),
         trainer=executor_spec.ExecutorClassSpec(trainer.Executor),
-        training={"vertex": {**known, "workers": settings.training.workers}},
+        training={"vertex": {**known, "pipeline": settings.name, "workers": settings.training.workers}},
         tuner=executor_spec.ExecutorClassSpec(tuner.Executor),
         tuning={"vertex": known},
     )

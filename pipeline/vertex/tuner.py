@@ -39,7 +39,7 @@ class Executor(tuner.Executor):
         Args:
             task: What is searched.
             folder: Where the arguments of the replicas go; in Cloud Storage, or a folder that every container has.
-            platform: `vertex`: `settings`, `pipeline` and `image`.
+            platform: `vertex`: `settings`, and `image`, the pipeline's by digest.
 
         Raises:
             PipelineError: Vertex refuses something or does not answer, or the job did not succeed; the text has its name,
@@ -80,6 +80,8 @@ def _write_arguments(task: Task, study: Study, endpoint: str, parent: str, folde
     count = task.tuning.parallel
     own = [replica.Replica(number, count).client_id for number in range(count)]
     arguments = {**task.worker_arguments(parent), "endpoint": endpoint, "gone": clients_gone(study.trials(), own)}
+    # A step that is tried again may find what an earlier job said.
+    storage.remove_folder(storage.join(folder, replica.ERRORS))
     storage.write(storage.join(folder, replica.ARGUMENTS), json.dumps(arguments, indent=2, sort_keys=True).encode())
 
 

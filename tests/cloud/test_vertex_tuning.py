@@ -31,7 +31,7 @@ def step(tmp_path):
     week = make_week(tmp_path / "week", shards=3)
     step = Step(week, tmp_path, tuning={"trials": 3, "parallel": 2, "epochs": 2, "batch_size": [8]})
     settings = typed.from_dict(Settings, filled(), "test").vertex
-    step.custom["platform"] = {"vertex": {"settings": typed.to_dict(settings), "pipeline": "photographs", "image": IMAGE}}
+    step.custom["platform"] = {"vertex": {"settings": typed.to_dict(settings), "image": IMAGE}}
     return step
 
 
