@@ -57,14 +57,14 @@ class Search:
         monkeypatch.setattr(launch, "_POLL_SECONDS", 0.0)
         monkeypatch.setattr(launch.JobClient, "create_client", lambda client: setattr(client, "_client", vertex.jobs))
         monkeypatch.setattr(tuner.regional, "client_of", lambda endpoint: endpoint)
-        monkeypatch.setattr(Task, "open", self._open)
+        monkeypatch.setattr(Task, "open", lambda task, *words: self._open(*words))
         vertex.answers |= {
             "ListCustomJobs": lambda request: v1.ListCustomJobsResponse(custom_jobs=self.here),
             "CreateCustomJob": self._create, "GetCustomJob": self._get,
             "CancelCustomJob": lambda request: empty_pb2.Empty(),
         }  # fmt: skip
 
-    def _open(self, task, client, parent, where):
+    def _open(self, client, parent, where):
         assert (client, parent) == (where["endpoint"], "projects/acme-products/locations/europe-west4")
         return self.study
 
