@@ -143,4 +143,7 @@ def main(folder: str, environment: Mapping[str, str]) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # What the worker has to say of its trials it writes into the same log itself.
+    logging.getLogger("models").addHandler(logging.NullHandler())
+    logging.getLogger("models").propagate = False
     sys.exit(main(sys.argv[1], os.environ))

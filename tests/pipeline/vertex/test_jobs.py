@@ -45,6 +45,18 @@ def test_chief_workers_and_reduction_servers_have_their_places():
     assert not servers.container_spec.command and not servers.container_spec.args and not servers.container_spec.env
 
 
+def test_a_search_has_its_own_machines_and_no_reduction_servers():
+    settings = loaded(tuning={"timeout_hours": 20.0}, training__reduction_server={"image": REDUCTION}).vertex
+    made = jobs.custom_job(
+        settings, settings.tuning, name="p-tune-run-1", workers=8, image=IMAGE, command=["python"], environment={}, labels={},
+        output="", spot=True,
+    )  # fmt: skip
+    assert pools(made) == [("g2-standard-8", 1, 1), ("g2-standard-8", 1, 7)]
+    assert made.job_spec.worker_pool_specs[1].machine_spec.accelerator_type == v1.AcceleratorType.NVIDIA_L4
+    assert made.job_spec.scheduling.timeout == datetime.timedelta(hours=20)
+    v1.CreateCustomJobRequest.serialize(v1.CreateCustomJobRequest(parent="projects/p/locations/r", custom_job=made))
+
+
 @pytest.mark.parametrize("spot", [True, False])
 def test_time_restart_and_strategy(spot):
     scheduling = job(spot=spot, training__timeout_hours=2.5, training__restart=False).job_spec.scheduling

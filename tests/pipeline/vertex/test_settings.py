@@ -27,6 +27,14 @@ def test_productions_settings_are_whole_but_for_their_blanks():
         ({"network": "default"}, "vertex.network"),
         ({"alert_topic": "retrain-alerts"}, "vertex.alert_topic"),
         ({"labels": {"Team": "x"}}, "vertex.labels"),
+        ({"labels": {"study": "x"}}, "vertex.labels has 'study', which the pipeline sets itself"),
+        ({"tuning": {"machine": "a2-highgpu-4g"}}, "vertex.tuning.machine"),
+        ({"tuning": {"machine": "g2-standard-24"}}, "vertex.tuning.machine"),  # two L4, of which a trial would use one
+        ({"tuning": {"accelerator": "NVIDIA_TESLA_K80"}}, "vertex.tuning.accelerator"),
+        ({"tuning": {"accelerator": "NVIDIA_TESLA_T4"}}, "goes with an n1 machine only, and vertex.tuning.machine is g2-standard-8"),
+        ({"tuning": {"timeout_hours": 200.0}}, "vertex.tuning.timeout_hours"),
+        ({"tuning": {"boot_disk_gb": 10}}, "vertex.tuning.boot_disk_gb"),
+        ({"tuning": {"machine": "a2-highgpu-1g"}}, "times tuning.parallel 8 are 8 A100s: 4 are the budget"),
         ({"labels": {"snapshot": "x"}}, "vertex.labels has 'snapshot', which the pipeline sets itself"),
         ({"window_hours": -1.0}, "vertex.window_hours"),
         ({"colour": "red"}, "vertex.colour: there is no such setting"),
@@ -57,5 +65,35 @@ def test_training_and_its_machines_must_agree(training, vertex, words):
     content = filled()
     content["training"] |= training
     content["vertex"]["training"] |= vertex
+    with pytest.raises(SettingsError, match=words):
+        typed.from_dict(Settings, content, "test")
+
+
+def test_a_trial_has_a_gpu_of_its_own_on_machines_that_cost_less_than_those_that_train():
+    job = loaded().vertex.tuning
+    assert (job.machine, job.gpu, job.gpus) == ("g2-standard-8", "NVIDIA_L4", 1) and job.gpu != loaded().vertex.training.gpu
+    v100 = loaded(tuning={"machine": "n1-standard-8", "accelerator": "NVIDIA_TESLA_V100"}).vertex.tuning
+    assert (v100.gpu, v100.gpus) == ("NVIDIA_TESLA_V100", 1)
+    assert (loaded(tuning={"machine": "n1-standard-8"}).vertex.tuning.gpu, job.restart) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "tuning", "mixed", "words"),
+    [
+        ({}, {"batch_size": [128, 512]}, True, ""),
+        ({}, {"batch_size": [128, 512]}, False, "tuning.batch_size 512 takes about 43 GiB, .* g2-standard-8 it may take 22 GiB"),
+        ({"machine": "a2-highgpu-1g"}, {"parallel": 4, "batch_size": [256]}, False, ""),
+        ({"machine": "n1-standard-8", "accelerator": "NVIDIA_TESLA_T4"}, {"batch_size": [256]}, False, "may take 14 GiB"),
+        ({"machine": "n1-standard-8"}, {"batch_size": [512]}, False, ""),  # without a GPU: what the machine has
+    ],
+)
+def test_the_batches_of_a_search_must_fit_its_gpu(machine, tuning, mixed, words):
+    content = filled()
+    content["tuning"] |= tuning
+    content["training"]["mixed_precision"] = mixed
+    content["vertex"]["tuning"] = machine
+    if not words:
+        typed.from_dict(Settings, content, "test")
+        return
     with pytest.raises(SettingsError, match=words):
         typed.from_dict(Settings, content, "test")
