@@ -42,6 +42,9 @@ def RunManifest(
     known = {"run_id": run_id, "snapshot_date": date, **made_of}
     if end is not None:
         known["window_end"] = end
+        if not window_end:
+            # It is so many hours after the start, which a search moves (see the Trainer); an end that somebody named is not.
+            known["window_hours"] = float(window_hours)
     content = {**known, "settings": json.loads(settings)}
     storage.write(storage.join(manifest.uri, "manifest.json"), files.to_json(content).encode())
     facts.record(manifest, {**known, "settings": settings})

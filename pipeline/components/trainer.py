@@ -15,11 +15,18 @@ from pipeline.components import facts
 
 
 def with_window(input_dict, exec_properties) -> dict:
-    """The parameters, with the end of the run's window in `custom_config` as the training reads it."""
+    """The parameters, with the end of the run's window in `custom_config` as the training reads it.
+
+    A search may take longer than the window: of a run that searched, the window's hours count from the end of that.
+    """
     manifest = artifact_utils.get_single_instance(input_dict["manifest"])
+    known = input_dict.get(standard_component_specs.HYPERPARAMETERS_KEY)
+    hours = facts.real(manifest, "window_hours")
+    searched_until = facts.real(artifact_utils.get_single_instance(known), "searched_until") if known else 0.0
+    end = searched_until + 3600 * hours if hours and searched_until else facts.real(manifest, "window_end")
     key = standard_component_specs.CUSTOM_CONFIG_KEY
     custom = json.loads(exec_properties[key])
-    return {**exec_properties, key: json.dumps({**custom, "window_end": facts.real(manifest, "window_end") or None})}
+    return {**exec_properties, key: json.dumps({**custom, "window_end": end or None})}
 
 
 class Executor(executor.GenericExecutor):

@@ -1,6 +1,7 @@
 """TFX's Tuner over a study of Vizier: workers search, on this machine or elsewhere, or what was known is handed on."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,6 +97,8 @@ def _record_best(best, study: results.Results, task: Task, reason: str) -> None:
             "value": float(study.best.value),
             "snapshot_date": study.snapshot_date,
             "run_id": study.run_id,
+            # From here the Trainer counts the hours of its window.
+            "searched_until": time.time(),
         },
     )
 

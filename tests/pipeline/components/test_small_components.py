@@ -196,6 +196,7 @@ def test_what_an_orchestrator_filled_in_becomes_the_date_and_the_window(new):
     known = json.loads(content(output)["manifest.json"])
     assert known["snapshot_date"] == facts.text(output, "snapshot_date") == "2026-03-02"
     assert known["window_end"] == facts.real(output, "window_end") == 1772532000.0  # 2026-03-03T10:00Z
+    assert facts.real(output, "window_hours") == 12.0
 
 
 def test_a_generation_travels_on_its_artifact():

@@ -71,6 +71,24 @@ def test_the_training_is_told_when_its_runs_window_ends(task, end):
     assert "window_end" not in json.loads(parameters["custom_config"])  # what the lineage keeps is the run's own
 
 
+@pytest.mark.parametrize(
+    ("hours", "searched_until", "expected"),
+    [
+        (12.0, 1772800000.0, 1772843200.0),  # a search of three days, and the training has its night all the same
+        (12.0, None, 1772532000.0),
+        (None, 1772800000.0, 1772532000.0),  # somebody said when the run must be done
+    ],
+)
+def test_the_hours_of_a_window_count_from_the_end_of_a_search(task, hours, searched_until, expected):
+    inputs, _, parameters = task()
+    known = standard_artifacts.HyperParameters()
+    inputs["hyperparameters"] = [known]
+    if searched_until:
+        facts.record(known, {"searched_until": searched_until})
+    facts.record(inputs["manifest"][0], {"window_end": 1772532000.0, **({"window_hours": hours} if hours else {})})
+    assert json.loads(with_window(inputs, parameters)["custom_config"])["window_end"] == expected
+
+
 def test_several_train_in_processes_of_their_own(task, tmp_path):
     Executor().Do(*task(workers=2))
     assert record(tmp_path)["workers"] == 2 and (tmp_path / "model" / "Format-Serving" / "saved_model.pb").is_file()
