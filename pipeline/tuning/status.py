@@ -1,21 +1,25 @@
-"""How studies stand, read beside the service that may be at work on them: `python -m pipeline tune status`. No TensorFlow."""
+"""How studies stand, read beside those who may be at work on them: `python -m pipeline tune status`. No TensorFlow.
+
+A study of this machine is in the file of its service; one of Vertex, whose record names an endpoint, is asked for there.
+"""
 
 import dataclasses
 import json
-import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from models.charts import duration
-from models.study import progress, seconds_left
+from models.study import Trial, progress, seconds_left
+from pipeline import storage
 from pipeline.errors import PipelineError
 from pipeline.places import Places
 from pipeline.tuning import results
 from pipeline.tuning.results import Results
 from pipeline.validation.text import printable
-from pipeline.vizier import local
+from pipeline.vizier import local, regional
 from pipeline.vizier.database import Transaction, is_served, looking
-from pipeline.vizier.study import read_trial
+from pipeline.vizier.study import Budget, Study, read_trial
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Standing:
         results: Its trials so far.
         parallel: Trials at once.
         started: When the run that searched last began to, ISO 8601.
-        served: Whether Vizier's service runs at this moment.
+        served: Whether somebody may be at work on it: Vizier's service of this machine runs, or on Vertex a trial is under way.
     """
 
     results: Results
@@ -56,26 +60,28 @@ def studies(places: Places, name: str | None = None) -> list[Standing]:
     Raises:
         PipelineError: There is none, or none of that name, or a record cannot be read.
     """
-    records = sorted(
-        (_read(path) for path in pathlib.Path(places.study_records).glob("*.json")), key=lambda record: record["started"]
-    )
+    found = [storage.join(places.study_records, name) for name in storage.names(places.study_records) if name.endswith(".json")]
+    records = sorted((_read(path) for path in found), key=lambda record: record["started"])
     if not records:
         raise PipelineError(
-            f"no study was searched in the store {places.store}: run local_runner.py --tune, or name another by --store"
+            f"no study was searched in the store {places.store}: tune, or name another by --store"
         )
     wanted = [record for record in records if record["display_name"].startswith(name or "")]
     if not wanted:
         there = ", ".join(record["display_name"] for record in records)
         raise PipelineError(f"there is no study {name!r} in the store {places.store}; there are: {printable(there)}")
-    served = is_served(places.studies)
-    with looking(places.studies) as transaction:
-        standing = [_standing(transaction, record, served) for record in wanted]
-    found = [each for each in standing if each is not None]
-    if not found:
+    here = [record for record in wanted if "endpoint" not in record]
+    standing = {record["display_name"]: _on_vertex(record) for record in wanted if "endpoint" in record}
+    if here:
+        served = is_served(places.studies)
+        with looking(places.studies) as transaction:
+            standing |= {record["display_name"]: _standing(transaction, record, served) for record in here}
+    there = [standing[record["display_name"]] for record in wanted if standing[record["display_name"]] is not None]
+    if not there:
         raise PipelineError(
             f"{places.studies} does not have {printable(wanted[-1]['display_name'])} any more: a run with --tune makes it anew"
         )
-    return found
+    return there
 
 
 _FIELDS = {
@@ -84,9 +90,9 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(storage.read(path))
         if all(type(record[name]) is kind for name, kind in _FIELDS.items()):
             return record
         problem = "a field has the wrong type"
@@ -101,15 +107,26 @@ def _standing(transaction: Transaction, record: dict[str, Any], served: bool) ->
     if study is None:
         return None
     trials = [read_trial(trial.message, record["objective"]) for trial in transaction.trials(study.name)]
+    return _of(record, str(study.name), trials[: record["trials"]], served)
+
+
+def _on_vertex(record: dict[str, Any]) -> Standing:
+    client = regional.client_of(str(record["endpoint"]))
+    budget = Budget(record["trials"], record["parallel"])
+    trials = Study(client, record["name"], record["objective"], True, budget).trials()
+    return _of(record, record["name"], trials, any(trial.under_way for trial in trials))
+
+
+def _of(record: dict[str, Any], name: str, trials: Sequence[Trial], served: bool) -> Standing:
     found = Results(
-        name=str(study.name),
+        name=name,
         display_name=record["display_name"],
         objective=record["objective"],
         total=record["trials"],
         epochs=record["epochs"],
         snapshot_date=record["snapshot_date"],
         run_id=record["run_id"],
-        trials=tuple(trials[: record["trials"]]),
+        trials=tuple(trials),
     )
     return Standing(found, record["parallel"], record["started"], served)
 

@@ -13,7 +13,7 @@ from pipeline.tuning import status
 from pipeline.vizier import local
 from pipeline.vizier.database import Database, Trial
 from pipeline.vizier.resources import TrialName
-from pipeline.vizier.study import study_spec
+from pipeline.vizier.study import Budget, open_study, study_spec
 
 NAME = "photographs-labels-20260302-0123456789abcdef"
 STATES = v1.Trial.State
@@ -112,6 +112,34 @@ def test_a_study_whose_file_was_deleted_since_is_left_out(held, places):
     assert [each.results.display_name for each in status.studies(places)] == [NAME]
     with pytest.raises(PipelineError, match="studies.sqlite does not have gone any more"):
         status.studies(places, "gone")
+
+
+def test_a_study_of_vertex_is_asked_for_at_its_endpoint(held, places, tmp_path, monkeypatch, vizier_environment):
+    """Here another service answers in Vertex's place, with a study of its own."""
+    asked = []
+    parent, name = "projects/acme-products/locations/europe-west4", "on-vertex"
+    with local.running(tmp_path / "vertex.sqlite", "quasi_random") as service:
+        study = open_study(service.client(), parent, name, study_spec(TuningConfig(), "val_accuracy"), Budget(5, 2))
+        done = study.suggest("workerpool0-0")
+        study.complete(done, 1, 0.75)
+        monkeypatch.setattr(status.regional, "client_of", lambda endpoint: asked.append(endpoint) or service.client())
+        changes = {"name": study.name, "endpoint": "europe-west4-aiplatform.googleapis.com", "started": "2026-03-09T01:00:00"}
+        record(places, name, **changes)
+        here, there = status.studies(places)
+        assert asked == ["europe-west4-aiplatform.googleapis.com"] and here.results.display_name == NAME
+        assert (there.state, there.results.name, there.results.best.value) == ("interrupted", study.name, 0.75)
+        study.suggest("workerpool1-0")
+        assert status.studies(places, name)[0].state == "running"
+    # A store in Cloud Storage has no file of studies.
+    held.close()
+    pathlib.Path(places.studies).unlink()
+    with pytest.raises(PipelineError, match="Vizier"):
+        monkeypatch.setattr(status.regional, "client_of", _refused)
+        status.studies(places, name)
+
+
+def _refused(endpoint):
+    raise PipelineError(f"no credentials for Vertex Vizier at {endpoint}")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"display_name": 3}'])
