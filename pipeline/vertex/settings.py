@@ -102,7 +102,7 @@ class TuningJobSettings:
     accelerator: Literal["", "NVIDIA_TESLA_T4", "NVIDIA_TESLA_V100"] = ""
     spot: bool = True
     spot_wait_minutes: float = pydantic.Field(default=30.0, ge=1, le=1440)
-    timeout_hours: float = pydantic.Field(default=72.0, gt=0, le=168)
+    timeout_hours: float = pydantic.Field(default=96.0, gt=0, le=168)
     boot_disk_gb: int = pydantic.Field(default=200, ge=100, le=64000)
 
     def __post_init__(self):
