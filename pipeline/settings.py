@@ -228,8 +228,8 @@ class Settings:
         parallel, largest = self.tuning.parallel, max(self.tuning.batch_size)
         if job.gpu == A100 and parallel > MAX_WORKERS:
             raise ValueError(
-                f"vertex.tuning.machine {job.machine} times tuning.parallel {parallel} are {parallel} A100s: {MAX_WORKERS} are "
-                f"the budget; set tuning.parallel to {MAX_WORKERS} or take a g2-standard-8"
+                f"vertex.tuning.machine {job.machine} times tuning.parallel {parallel} are {parallel} A100s: {MAX_WORKERS} "
+                f"are the budget; set tuning.parallel to {MAX_WORKERS} or take a g2-standard-8"
             )
         needed = batch_bytes(self.network, largest) / (2 if self.training.mixed_precision else 1)
         if needed > job.gpu_bytes:

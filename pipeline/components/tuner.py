@@ -25,7 +25,7 @@ _HANDED_ON = ("reason", "warning", "origin", "values")
 
 
 class Executor(base_executor.BaseExecutor):
-    """Searches if the hyperparameters that come in say so; else it hands them on. Here workers are processes of this machine."""
+    """Searches if the hyperparameters that come in say so, here in processes of this machine; else it hands them on."""
 
     def search(self, task: Task, folder: str, platform: Mapping[str, Any]) -> results.Results:
         """Runs the study of a task until its budget is spent.
@@ -160,7 +160,7 @@ class Tuner(base_component.BaseComponent):
         schema: Names the classes.
         hyperparameters: What is known, with the property `tune`: 1 to search, 0 to use it; and `reason`, `origin`, `values`.
         custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them, and the other
-            fields of `pipeline.tuning.task.Task` but the files and what the manifest knows; `reports`, the folder of the pages;
+            fields of `pipeline.tuning.task.Task` but the files and what the manifest knows; `reports`, the folder of pages;
             `platform`, what the executor is told of where workers run.
         custom_executor_spec: Where the search runs when not on this machine.
     """

@@ -30,7 +30,7 @@ class Standing:
         results: Its trials so far.
         parallel: Trials at once.
         started: When the run that searched last began to, ISO 8601.
-        served: Whether somebody may be at work on it: Vizier's service of this machine runs, or on Vertex a trial is under way.
+        served: Whether somebody may be at work on it: Vizier's service of this machine runs; on Vertex, a trial is under way.
     """
 
     results: Results
@@ -60,8 +60,9 @@ def studies(places: Places, name: str | None = None) -> list[Standing]:
     Raises:
         PipelineError: There is none, or none of that name, or a record cannot be read.
     """
-    found = [storage.join(places.study_records, name) for name in storage.names(places.study_records) if name.endswith(".json")]
-    records = sorted((_read(path) for path in found), key=lambda record: record["started"])
+    folder = places.study_records
+    found = [_read(storage.join(folder, name)) for name in storage.names(folder) if name.endswith(".json")]
+    records = sorted(found, key=lambda record: record["started"])
     if not records:
         raise PipelineError(
             f"no study was searched in the store {places.store}: tune, or name another by --store"

@@ -22,7 +22,6 @@ from pipeline.settings import BEAM_HERE, Settings
 from pipeline.start import Start
 from pipeline.validation.rules import Limits
 from pipeline.vertex import jobs, trainer, tuner
-from pipeline.vertex.settings import VertexSettings
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 

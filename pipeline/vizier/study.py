@@ -30,9 +30,10 @@ _SUGGESTION_SECONDS = 900.0
 _MAX_NAME = 128
 _MAX_REASON = 1000
 
-# A service that starts again is waited for: each of these calls may be sent twice.
+# A service that starts again is waited for, and so is Vertex where one call failed: each of these may be sent twice.
+_PASSING = (exceptions.ServiceUnavailable, exceptions.InternalServerError, exceptions.GatewayTimeout)
 _RETRY = retry.Retry(
-    predicate=retry.if_exception_type(exceptions.ServiceUnavailable), initial=0.1, maximum=2.0, timeout=_PATIENCE_SECONDS
+    predicate=retry.if_exception_type(*_PASSING), initial=0.1, maximum=2.0, timeout=_PATIENCE_SECONDS
 )
 # Google's default asks after a second first, longer than most suggestions take.
 _POLLING = polling.DEFAULT_POLLING.with_delay(initial=0.1, maximum=2.0, multiplier=1.5)

@@ -40,7 +40,7 @@ def studied(client: v1.VizierServiceClient) -> list[v1.Trial]:
     return [trial for study in client.list_studies(parent=PARENT) for trial in client.list_trials(parent=study.name)]
 
 
-def wait_for(condition, seconds=150.0):
+def wait_for(condition, seconds=300.0):
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, "it did not come to that"
@@ -67,7 +67,7 @@ def test_a_study_ends_with_its_budget_although_a_replica_is_lost(vertex, step, m
     assert not isinstance(lost, BaseException), lost
     (job,) = v1.JobServiceClient(client_options=ENDPOINT).list_custom_jobs(parent=PARENT)
     vertex.jobs.lose(job.name, 1, 0)
-    searching.join(240)
+    searching.join(300)
     assert ended == [None], vertex.jobs.log(job.name)[-3000:] + vertex.jobs.log(job.name, 1)[-3000:]
 
     study = results.read(step.found.uri)

@@ -36,7 +36,9 @@ class Studies:
 
     def _call(self, method: api.Method, request):
         ask = self._connected().unary_unary(
-            f"/{method.service}/{method.name}", lambda message: message.SerializeToString(), api.raw(method.response).FromString
+            f"/{method.service}/{method.name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=api.raw(method.response).FromString,
         )
         try:
             return ask(getattr(request, "_pb", request), timeout=_SECONDS)

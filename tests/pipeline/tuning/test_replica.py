@@ -101,7 +101,8 @@ def test_trials_of_replicas_that_are_no_more_are_ended_by_those_that_are_before_
     replica.run(ARGUMENTS, Replica(number=1, count=2))
     assert Team.done == [(["workerpool1-6"], True), (["workerpool1-0"], False)]
     assert waited == [["workerpool1-5"]], "the chief's, which count as under way"
-    assert [trial.client_id for trial in study.trials()] == ["workerpool1-5", "workerpool1-6", "workerpool1-0", "workerpool1-0"]
+    clients = [trial.client_id for trial in study.trials()]
+    assert clients == ["workerpool1-5", "workerpool1-6", "workerpool1-0", "workerpool1-0"]
 
 
 def test_the_chief_waits_for_the_last_trial_and_workers_do_not(study, monkeypatch):

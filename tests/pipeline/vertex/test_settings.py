@@ -31,7 +31,7 @@ def test_productions_settings_are_whole_but_for_their_blanks():
         ({"tuning": {"machine": "a2-highgpu-4g"}}, "vertex.tuning.machine"),
         ({"tuning": {"machine": "g2-standard-24"}}, "vertex.tuning.machine"),  # two L4, of which a trial would use one
         ({"tuning": {"accelerator": "NVIDIA_TESLA_K80"}}, "vertex.tuning.accelerator"),
-        ({"tuning": {"accelerator": "NVIDIA_TESLA_T4"}}, "goes with an n1 machine only, and vertex.tuning.machine is g2-standard-8"),
+        ({"tuning": {"accelerator": "NVIDIA_TESLA_T4"}}, "an n1 machine only, and vertex.tuning.machine is g2-standard-8"),
         ({"tuning": {"timeout_hours": 200.0}}, "vertex.tuning.timeout_hours"),
         ({"tuning": {"boot_disk_gb": 10}}, "vertex.tuning.boot_disk_gb"),
         ({"tuning": {"machine": "a2-highgpu-1g"}}, "times tuning.parallel 8 are 8 A100s: 4 are the budget"),
@@ -81,7 +81,7 @@ def test_a_trial_has_a_gpu_of_its_own_on_machines_that_cost_less_than_those_that
     ("machine", "tuning", "mixed", "words"),
     [
         ({}, {"batch_size": [128, 512]}, True, ""),
-        ({}, {"batch_size": [128, 512]}, False, "tuning.batch_size 512 takes about 43 GiB, .* g2-standard-8 it may take 22 GiB"),
+        ({}, {"batch_size": [128, 512]}, False, "batch_size 512 takes about 43 GiB, .* g2-standard-8 it may take 22 GiB"),
         ({"machine": "a2-highgpu-1g"}, {"parallel": 4, "batch_size": [256]}, False, ""),
         ({"machine": "n1-standard-8", "accelerator": "NVIDIA_TESLA_T4"}, {"batch_size": [256]}, False, "may take 14 GiB"),
         ({"machine": "n1-standard-8"}, {"batch_size": [512]}, False, ""),  # without a GPU: what the machine has

@@ -144,8 +144,8 @@ def test_a_study_that_is_complete_starts_no_job(search):
 def test_a_job_that_searches_already_is_waited_for_and_followed_by_another_only_if_trials_are_left(search, end, started):
     """A step that was killed left it, or another run of the same snapshot has it."""
     search.here = [
-        v1.CustomJob(name=NAME.format(8), state="JOB_STATE_RUNNING"), v1.CustomJob(name=NAME.format(9), state="JOB_STATE_FAILED"),
-    ]  # fmt: skip
+        v1.CustomJob(name=NAME.format(number), state=f"JOB_STATE_{state}") for number, state in ((8, "RUNNING"), (9, "FAILED"))
+    ]
     search.do(("RUNNING",), (end,))
     (asked,) = search.vertex.requests("ListCustomJobs")
     assert asked.filter == f'labels.study="{results.read(search.step.found.uri).display_name[-16:]}"'
