@@ -2,8 +2,11 @@
 
 import contextlib
 import logging
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from google.api_core import exceptions
 from google.cloud import aiplatform_v1 as v1
@@ -78,7 +81,7 @@ def run(
     def start(spot: bool) -> tuple[v1.CustomJob, bool]:
         client.launch_job(settings.project, v1.CustomJob.to_dict(made(spot)))
         _log.info("%s runs in %s, %s", what, client.get_job_name(), "on spot machines" if spot else "on demand")
-        return ended(client, 60 * machines.spot_wait_minutes if spot else None)
+        return ended(client, machines if spot else None)
 
     job, gave_up = start(machines.spot)
     if machines.spot and _lacked_machines(job, gave_up):
@@ -87,8 +90,12 @@ def run(
     return job
 
 
-def ended(client: JobClient, patience: float | None = None) -> tuple[v1.CustomJob, bool]:
-    """Waits for the job's end, or cancels one that has no machines after `patience` seconds.
+def ended(client: JobClient, spot: JobSettings | None = None) -> tuple[v1.CustomJob, bool]:
+    """Waits for the job's end. Whoever ends this process meanwhile, by SIGTERM as Vertex does, ends the job too.
+
+    Args:
+        client: The client of the job.
+        spot: For a job on spot machines, which is cancelled if it has none after `spot_wait_minutes`.
 
     Returns:
         The job as it ended, and whether it was cancelled for want of machines.
@@ -98,19 +105,34 @@ def ended(client: JobClient, patience: float | None = None) -> tuple[v1.CustomJo
     """
     began, gave_up = time.monotonic(), False
     try:
-        while True:
-            job = client.get_job()
-            if job.state in _ENDED:
-                return job, gave_up
-            if not gave_up and patience is not None and job.state in _WAITING and time.monotonic() - began > patience:
-                client.cancel()
-                gave_up = True
-            time.sleep(_POLL_SECONDS)
+        with _sigterm_raises():
+            while True:
+                job = client.get_job()
+                if job.state in _ENDED:
+                    return job, gave_up
+                waits = spot and job.state in _WAITING and not gave_up
+                if waits and time.monotonic() - began > 60 * spot.spot_wait_minutes:
+                    client.cancel()
+                    gave_up = True
+                time.sleep(_POLL_SECONDS)
     except BaseException:
         # Whoever ends this step wants no machines that work for nobody.
         with contextlib.suppress(exceptions.GoogleAPIError):
             client.cancel()
         raise
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Lets SIGTERM raise SystemExit, so that what is under way is cleaned up; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def require_success(job: v1.CustomJob, settings: VertexSettings, what: str, remedy: str) -> None:

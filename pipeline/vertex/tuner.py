@@ -73,7 +73,8 @@ def _await_others(client: launch.JobClient, settings: VertexSettings, task: Task
     for job in client.under_way(settings.project, _LABEL, _digest(task)):
         _log.info("%s searches already, since %s; waiting for it", job.name, job.create_time)
         client.follow(job.name)
-        launch.ended(client)
+        is_spot = job.job_spec.scheduling.strategy == v1.Scheduling.Strategy.SPOT
+        launch.ended(client, settings.tuning if is_spot else None)
 
 
 def _write_arguments(task: Task, study: Study, endpoint: str, parent: str, folder: str) -> None:

@@ -1,6 +1,7 @@
 """The step that trains in a custom job: what it asks of Vertex, spot first, and how it ends."""
 
 import json
+import signal
 
 import grpc
 import pytest
@@ -135,11 +136,11 @@ def test_a_job_that_may_not_be_started_is_told_in_one_line(step):
         step(denied)
 
 
-def test_a_step_that_is_ended_takes_its_job_along(step, vertex, monkeypatch):
-    def interrupt(seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(launch.time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_step_that_is_ended_takes_its_job_along(step, vertex, monkeypatch, number, raised):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(launch.time, "sleep", lambda seconds: signal.raise_signal(number))
+    with pytest.raises(raised):
         step([("RUNNING",)])
     assert [request.name for request in vertex.requests("CancelCustomJob")] == [NAME.format(1)]
+    assert signal.getsignal(signal.SIGTERM) == before

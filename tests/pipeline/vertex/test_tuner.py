@@ -153,6 +153,16 @@ def test_a_job_that_searches_already_is_waited_for_and_followed_by_another_only_
     assert len(search.created()) == started and len(results.read(search.step.found.uri).trials) == 3
 
 
+def test_a_job_that_waits_for_spot_machines_is_waited_for_no_longer_than_one_of_this_step(search, monkeypatch):
+    clock = iter(range(0, 100_000, 600))
+    monkeypatch.setattr(launch.time, "monotonic", lambda: next(clock))
+    scheduling = {"scheduling": {"strategy": "SPOT"}}
+    search.here = [v1.CustomJob(name=NAME.format(8), state="JOB_STATE_PENDING", job_spec=scheduling)]
+    search.do(*[("PENDING",)] * 5, ("CANCELLED",))
+    assert [request.name for request in search.vertex.requests("CancelCustomJob")] == [NAME.format(8)]
+    assert len(search.created()) == 1 and len(results.read(search.step.found.uri).trials) == 3
+
+
 def test_trials_of_replicas_that_this_job_does_not_have_are_named(search):
     for client in ("workerpool1-1", "workerpool1-6"):
         search.study.suggest(client)
