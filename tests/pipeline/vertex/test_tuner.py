@@ -7,11 +7,10 @@ import pytest
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import empty_pb2
 
-from pipeline import typed
+from pipeline import storage, typed
 from pipeline.components import facts
 from pipeline.errors import PipelineError
-from pipeline.tuning import replica, results
-from pipeline.tuning.task import Task
+from pipeline.tuning import replica, results, task
 from pipeline.vertex import launch, tuner
 from tests.models.conftest import make_week
 from tests.models.studies import MemoryStudy
@@ -27,7 +26,7 @@ VALUES = {
 
 
 class Study(MemoryStudy):
-    """What `Task.open` gives."""
+    """What `open_study` gives."""
 
     name = "projects/1/locations/europe-west4/studies/7"
 
@@ -57,15 +56,16 @@ class Search:
         monkeypatch.setattr(launch, "_POLL_SECONDS", 0.0)
         monkeypatch.setattr(launch.JobClient, "create_client", lambda client: setattr(client, "_client", vertex.jobs))
         monkeypatch.setattr(tuner.regional, "client_of", lambda endpoint: endpoint)
-        monkeypatch.setattr(Task, "open", lambda task, *words: self._open(*words))
+        monkeypatch.setattr(task, "open_study", self._open)
         vertex.answers |= {
             "ListCustomJobs": lambda request: v1.ListCustomJobsResponse(custom_jobs=self.here),
             "CreateCustomJob": self._create, "GetCustomJob": self._get,
             "CancelCustomJob": lambda request: empty_pb2.Empty(),
         }  # fmt: skip
 
-    def _open(self, client, parent, where):
-        assert (client, parent) == (where["endpoint"], "projects/acme-products/locations/europe-west4")
+    def _open(self, client, parent, display_name, spec, budget):
+        assert (client, parent) == ("europe-west4-aiplatform.googleapis.com", "projects/acme-products/locations/europe-west4")
+        assert (budget.trials, budget.parallel) == (3, 3) and display_name.startswith("photographs-labels-20260302-")
         return self.study
 
     def _create(self, request):
@@ -91,8 +91,7 @@ class Search:
 
     def told(self) -> dict:
         """What the replicas are told."""
-        with open(f"{self.step.found.uri}/{replica.ARGUMENTS}", encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(storage.read(f"{self.step.found.uri}/{replica.ARGUMENTS}"))
 
 
 @pytest.fixture(scope="module")
