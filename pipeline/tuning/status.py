@@ -65,7 +65,7 @@ def studies(places: Places, name: str | None = None) -> list[Standing]:
     records = sorted(found, key=lambda record: record["started"])
     if not records:
         raise PipelineError(
-            f"no study was searched in the store {places.store}: tune, or name another by --store"
+            f"no study was searched in the store {places.store}: start a run with --tune, or name another by --store"
         )
     wanted = [record for record in records if record["display_name"].startswith(name or "")]
     if not wanted:
