@@ -60,7 +60,10 @@ class MLMDLineage(LineageStore):
         if not pathlib.Path(path).is_file():
             raise PipelineError(f"there is no lineage store {path}: run the pipeline first, or name its folder by --store")
         with self._opened() as connection:
+            # Within one transaction: nobody writes to the file while it is measured.
+            connection.execute("BEGIN")
             found = connection.execute("SELECT schema_version FROM MLMDEnv").fetchone()
+            _check_whole(connection, path)
         if found != (SCHEMA,):
             raise PipelineError(
                 f"the lineage store {path} has schema version {found[0] if found else 'none'} of ML Metadata, and this code "
@@ -188,6 +191,13 @@ class MLMDLineage(LineageStore):
         if isinstance(error, sqlite3.OperationalError) and "unable to open" in str(error):
             return PipelineError(f"the lineage store {self._path} cannot be opened ({error}): may you read it?")
         return PipelineError(f"{self._path} is no lineage store ({error}): restore the file from its backup")
+
+
+def _check_whole(connection: sqlite3.Connection, path: str) -> None:
+    """SQLite does not notice that a part of the last page is missing, as long as nobody asks for what was on it."""
+    (pages,), (size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    if os.path.getsize(path) < pages * size:
+        raise sqlite3.DatabaseError("its end is missing")
 
 
 def state_of(steps: Sequence[tuple[str, str]]) -> str:

@@ -179,7 +179,7 @@ def test_a_store_of_another_schema_version_is_named_with_both(three_releases):
         MLMDLineage(three_releases.places.metadata)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.99, 0.99999])
 def test_a_store_that_was_cut_short_is_told_and_never_half_answered(three_releases, share):
     path = pathlib.Path(three_releases.places.metadata)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
