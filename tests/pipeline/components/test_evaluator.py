@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
 from google.protobuf import json_format
 from tfx.types import standard_artifacts
 
@@ -155,3 +156,13 @@ def test_sources_read_by_bytes_while_evaluating_and_not_after():
 )
 def test_batches_are_bounded_by_photographs_and_bytes(sizes, expected):
     assert extractors.parts(np.array(sizes), most=3, most_bytes=10) == expected
+
+
+def test_sources_bound_their_batches_by_bytes_while_it_runs(tmp_path):
+    name = "tfxio_use_byte_size_batching"
+    if name not in flags.FLAGS:
+        flags.DEFINE_bool(name, False, "As versions of tfx_bsl have it that know it.")
+    before = flags.FLAGS[name].default
+    with extractors.tapped(extractors.Tap(str(tmp_path), 1, 1)):
+        assert flags.FLAGS[name].default is True
+    assert flags.FLAGS[name].default == before
