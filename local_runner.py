@@ -19,6 +19,7 @@ import os
 import pathlib
 import sys
 import traceback
+import warnings
 
 from pipeline.places import DEFAULT_STORE
 from pipeline.start import instant_to_come
@@ -114,6 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     from pipeline.evaluation.thresholds import Thresholds
     from pipeline.places import Places
     from pipeline.start import Start
+    from pipeline.tuning import decision as tuning
     from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
     from pipeline.validation.verdict import Override
@@ -149,10 +151,10 @@ def _run(options: argparse.Namespace) -> int:
         raise errors.PipelineError(
             f"there is no label table {data / 'labels.csv'}: name the folder that holds labels.csv by --data"
         )
-    if options.tune:
-        from pipeline.vizier.local import require_environment
-
-        require_environment()
+    # Only so that a week that cannot search is refused now and not after the gate: the step TuningDecision decides.
+    decision = tuning.for_week(date, options.tune, config.retune, places.configurations, places.quality)
+    if decision.tune:
+        _require_vizier(decision.reason)
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)
@@ -191,6 +193,18 @@ def _run(options: argparse.Namespace) -> int:
             raise
     print(summary.of_run(places, run_id))
     return 0
+
+
+def _require_vizier(reason: str) -> None:
+    from pipeline import errors
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what packages say of the Python they run on
+        from pipeline.vizier import local
+    try:
+        local.require_environment()
+    except errors.PipelineError as error:
+        raise errors.PipelineError(f"this week searches for hyperparameters ({reason}), and {error}") from error
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ its like, so the types are reachable here; they load TFX only when somebody asks
 import importlib
 
 _ARTIFACT_TYPES = (
+    "BestKnownConfiguration",
     "GateReport",
     "ImageShards",
     "LabelSnapshot",

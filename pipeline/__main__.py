@@ -43,11 +43,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "(default: replays/RUN_ID in the store)",
     )  # fmt: skip
 
-    tune = commands.add_parser("tune", help="how searches for hyperparameters stand")
+    tune = commands.add_parser("tune", help="how searches for hyperparameters stand, and how well they rank")
     tune_questions = tune.add_subparsers(dest="question", required=True, metavar="QUESTION")
     status = tune_questions.add_parser("status", parents=[store], help="trials, best so far, what is left")
     status.add_argument("--study", metavar="NAME", help="one study, by its name or its beginning (default: all)")
     status.add_argument("--json", action="store_true", help="everything that is known, for machines")
+
+    ranking = tune_questions.add_parser(
+        "verify-ranking", parents=[store], help="train the best trials in full: did the tuning sample rank them well?"
+    )
+    ranking.add_argument("run_id", metavar="RUN_ID", help="a run that searched for hyperparameters and trained")
+    ranking.add_argument("trials", metavar="K", type=int, help="how many of its best trials are trained, 3 or more")
+    ranking.add_argument("--to", metavar="DIR", help="where records go (default: rankings/RUN_ID in the store)")
 
     audit = commands.add_parser("audit", help="what produced the model that served, and is all of it still there?")
     commands_of_audit.add_arguments(audit)
@@ -111,6 +118,16 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(options)
 
 
+def _tune(options: argparse.Namespace) -> int:
+    return {"status": _tune_status, "verify-ranking": _verify_ranking}[options.question](options)
+
+
+def _verify_ranking(options: argparse.Namespace) -> int:
+    from pipeline.tuning.verify import verify_ranking
+
+    return verify_ranking(options)
+
+
 def _tune_status(options: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what packages say of the Python they run on
@@ -129,7 +146,7 @@ _COMMANDS = {
     "predict": _predict,
     "release": commands_of_releases.release,
     "replay": _replay,
-    "tune": _tune_status,
+    "tune": _tune,
     "audit": commands_of_audit.audit,
 }
 

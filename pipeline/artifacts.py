@@ -31,6 +31,12 @@ class GateReport(artifact.Artifact):
     TYPE_NAME = "pipeline.GateReport"
 
 
+class BestKnownConfiguration(artifact.Artifact):
+    """The best-known hyperparameters when a run ended: `configuration.json`, and its facts; `known` = 0 before the first."""
+
+    TYPE_NAME = "pipeline.BestKnownConfiguration"
+
+
 class ServingRelease(artifact.Artifact):
     """What the release step did: the ledger entry, or the reason why there is none."""
 

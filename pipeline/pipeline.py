@@ -13,7 +13,6 @@ from pipeline.components.distribution_validator import config_of as drift_config
 from pipeline.components.evaluator import Evaluator
 from pipeline.components.evaluator import config_of as evaluation_config_of
 from pipeline.components.image_sharder import ImageSharder
-from pipeline.components.known_hyperparameters import KnownHyperparameters
 from pipeline.components.label_join import LabelJoin
 from pipeline.components.last_accepted import LastAccepted
 from pipeline.components.release_gate import ReleaseGate
@@ -27,6 +26,7 @@ from pipeline.components.snapshot_gate import SnapshotGate
 from pipeline.components.snapshot_gen import SnapshotGen
 from pipeline.components.trainer import Trainer
 from pipeline.components.tuner import Tuner
+from pipeline.components.tuning_decision import TuningDecision
 from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
 from pipeline.places import Places
@@ -81,7 +81,7 @@ def create_pipeline(
         places: Where things lie.
         origin: What the run is made of.
         start: What the run is started with; training stops in time for what comes after it in its window.
-        tune: Whether the Tuner searches for hyperparameters instead of handing on the best known ones.
+        tune: Whether a person asks for a search for hyperparameters; without that, TuningDecision decides.
         platform: Where the steps run; None for this machine.
 
     Returns:
@@ -160,14 +160,19 @@ def create_pipeline(
         schema=schema.outputs["schema"],
         tuning_share=settings.splits.tuning_share,
     )
-    known = KnownHyperparameters(
-        verdict=verdict, manifest=manifest.outputs["manifest"], folder=places.configurations, tune=int(tune)
+    decision = TuningDecision(
+        verdict=verdict,
+        manifest=manifest.outputs["manifest"],
+        asked=int(tune),
+        retune=json.dumps(typed.to_dict(settings.retune)),
+        configuration_folder=places.configurations,
+        quality_folder=places.quality,
     )
     tuner = Tuner(
         manifest=manifest.outputs["manifest"],
         examples=join.outputs["tuning_examples"],
         schema=schema.outputs["schema"],
-        hyperparameters=known.outputs["hyperparameters"],
+        hyperparameters=decision.outputs["hyperparameters"],
         custom_config={
             **training_config,
             "tuning": typed.to_dict(settings.tuning),
@@ -239,6 +244,7 @@ def create_pipeline(
     release = ServingLedger(
         manifest=manifest.outputs["manifest"],
         snapshot=snapshot.outputs["snapshot"],
+        decision=decision.outputs["hyperparameters"],
         hyperparameters=hyperparameters,
         model=trainer.outputs["model"],
         model_run=trainer.outputs["model_run"],
@@ -248,8 +254,8 @@ def create_pipeline(
         ledger_path=places.ledger,
         endpoint=settings.release.endpoint,
         configuration_folder=places.configurations,
+        quality_folder=places.quality,
         profile_pointer=places.newest_profile,
-        tuned=int(tune),
     )
 
     return tfx.dsl.Pipeline(
@@ -268,7 +274,7 @@ def create_pipeline(
             distribution_validator,
             gate,
             join,
-            known,
+            decision,
             tuner,
             trainer,
             smoke_test,

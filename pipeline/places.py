@@ -68,6 +68,11 @@ class Places:
         return self._in_store("studies")
 
     @property
+    def quality(self) -> str:
+        """How well each run trained, one file a run."""
+        return self._in_store("quality")
+
+    @property
     def versions(self) -> str:
         """SavedModels that were pushed, a folder a version."""
         return self._in_store("serving", "versions")

@@ -162,6 +162,34 @@ class ReleaseSettings:
 
 
 @typed.frozen
+class RetuneSettings:
+    """When a week searches for hyperparameters without being asked. The first search is always a person's (`--tune`).
+
+    Attributes:
+        every_weeks: Weeks after the last search at which another is due, by the dates of their snapshots, 1 to 52; 0: never.
+        max_drop: How far the validation accuracy of the newest week may lie below what the best-known configuration
+            reached when it was found, 0 to 1, before a search is made; 1: never.
+        warn_after_weeks: Age of the best-known configuration, 1 to 520 weeks, above which each run warns.
+    """
+
+    every_weeks: int = pydantic.Field(default=4, ge=0, le=52)
+    max_drop: float = pydantic.Field(default=0.02, ge=0, le=1)
+    warn_after_weeks: int = pydantic.Field(default=5, ge=1, le=520)
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether a week may search that was not asked to."""
+        return self.every_weeks > 0 or self.max_drop < 1
+
+    def __post_init__(self):
+        if self.every_weeks > self.warn_after_weeks:
+            raise ValueError(
+                f"retune.every_weeks {self.every_weeks} exceeds retune.warn_after_weeks {self.warn_after_weeks}: runs would "
+                "warn before a search is due; raise the latter"
+            )
+
+
+@typed.frozen
 class Settings:
     """All settings of one pipeline.
 
@@ -178,6 +206,7 @@ class Settings:
     network: NetworkConfig = pydantic.Field(default_factory=NetworkConfig)
     training: TrainingConfig = pydantic.Field(default_factory=TrainingConfig)
     tuning: TuningConfig = pydantic.Field(default_factory=TuningConfig)
+    retune: RetuneSettings = pydantic.Field(default_factory=RetuneSettings)
     evaluation: EvaluationSettings = pydantic.Field(default_factory=EvaluationSettings)
     release: ReleaseSettings = pydantic.Field(default_factory=ReleaseSettings)
     vertex: VertexSettings | None = None

@@ -31,6 +31,7 @@ def of_run(places: Places, run_id: str) -> str:
         f"images     {facts['shards']['images']} in shards, {facts['shards']['quarantined']} in quarantine",
         f"gate       {facts['gate']['verdict']}" + (" (bootstrap: no baseline for drift)" if facts["gate"]["bootstrap"] else ""),
         f"           report: {places.reports(run_id)}/gate.html",
+        *_decided(facts["tuned_by"] or {}),
         *_tuned(places, run),
         f"eval       {_accuracy(evaluation)}",
         f"           report: {places.reports(run_id)}/release.html",
@@ -68,14 +69,25 @@ def _accuracy(evaluation: dict) -> str:
     return f"accuracy {evaluation['accuracy']:.3f} on {evaluation['examples']} photographs{against}{weakest}"
 
 
+def _decided(tuned_by: dict) -> list[str]:
+    """Whether the run searched, and why or why not; nothing of runs that did not record it."""
+    if "reason" not in tuned_by:
+        return []
+    warning = tuned_by.get("warning")
+    return [
+        f"tuning     {'yes' if tuned_by.get('tune') else 'no'}: {tuned_by['reason']}",
+        *([f"           warning: {warning}"] if warning else []),
+    ]
+
+
 def _tuned(places: Places, run: Run) -> list[str]:
     """What a search came to, of a run that searched."""
     trials, best = run.output("TunerResults"), run.output("HyperParameters", "best_hyperparameters")
     if not (trials and best and trials.facts.get("tune")):
         return []
     return [
-        f"tuned      {trials.facts['trials']} trials, best {best.facts['objective']} {best.facts['value']:.3f} (trial "
-        f"{best.facts['trial']}): {best.facts['reason']}",
+        f"tuned      {trials.facts['trials']} trials, best {best.facts['objective']} {best.facts['metric']:.3f} "
+        f"(trial {best.facts['trial']})",
         f"           report: {places.reports(run.run_id)}/tuning.html",
     ]
 

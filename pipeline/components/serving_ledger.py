@@ -1,5 +1,6 @@
 """The last step: writes the release into the ledger, and what came of the run into the lineage."""
 
+import dataclasses
 import json
 
 from tfx.types import standard_artifacts
@@ -8,16 +9,17 @@ from tfx.v1.dsl.components import InputArtifact, OutputArtifact, Parameter, comp
 
 from models.serving import weights_digest
 from pipeline import files, storage
-from pipeline.artifacts import LabelSnapshot, RunManifest, ServingRelease
+from pipeline.artifacts import BestKnownConfiguration, LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
 from pipeline.lineage import digests
-from pipeline.release import configurations, ledger, profiles
+from pipeline.release import configurations, ledger, profiles, quality
 
 
 @component
 def ServingLedger(
     manifest: InputArtifact[RunManifest],
     snapshot: InputArtifact[LabelSnapshot],
+    decision: InputArtifact[standard_artifacts.HyperParameters],
     hyperparameters: InputArtifact[standard_artifacts.HyperParameters],
     model: InputArtifact[standard_artifacts.Model],
     model_run: InputArtifact[standard_artifacts.ModelRun],
@@ -27,16 +29,20 @@ def ServingLedger(
     ledger_path: Parameter[str],
     endpoint: Parameter[str],
     configuration_folder: Parameter[str],
+    quality_folder: Parameter[str],
     profile_pointer: Parameter[str],
-    tuned: Parameter[int],
     release: OutputArtifact[ServingRelease],
+    configuration: OutputArtifact[BestKnownConfiguration],
 ):
-    """Records a pushed model as what serves, or why there was nothing to release.
+    """Records a pushed model as what serves, or why there was nothing to release; and how well the run trained.
 
     Args:
         manifest: Knows the run's id.
         snapshot: The labels.
-        hyperparameters: What the Tuner or the best-known configuration said.
+        decision: Whether this run tuned, as its custom property `tune`; a tuned and released run's hyperparameters become
+            the best known.
+        hyperparameters: What the training used. Of a search, its custom properties `study`, `trial` and `metric` (the
+            winner's, on the tuning sample) are kept with them, as far as they are there.
         model: The candidate.
         model_run: Where training wrote `training.json`.
         serving_model: What it was judged against.
@@ -45,9 +51,11 @@ def ServingLedger(
         ledger_path: File of the serving ledger.
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
+        quality_folder: Folder of the records how well runs trained.
         profile_pointer: File that points to the newest record of a training, which the next window is planned with.
-        tuned: 1 when this run tuned; a tuned and released run's hyperparameters become the best known.
         release: The artifact: `release.json`, and its facts as custom properties.
+        configuration: The best-known configuration from now on: this run's, or that of an earlier date; `known` says
+            whether there is one, `found_here` whether this run found it.
     """
     run_id = facts.text(manifest, "run_id")
     training_uri = storage.join(model_run.uri, "training.json")
@@ -57,6 +65,7 @@ def ServingLedger(
     export = path_utils.serving_model_dir(model.uri)
     with storage.on_disk(export) as folder:
         weights = weights_digest(folder)
+    tuned = bool(facts.number(decision, "tune"))
     known = {
         "run_id": run_id,
         "snapshot": facts.text(snapshot, "table"),
@@ -102,14 +111,39 @@ def ServingLedger(
             "ledger_number": entry.number,
             "ledger_line_sha256": entry.line_sha256,
         }
-        if tuned:
-            configurations.record(
-                configuration_folder,
-                configurations.Configuration(known["snapshot_date"], run_id, json.loads(known["hyperparameters"])),
-            )
+    best = configurations.newest_before(configuration_folder, known["snapshot_date"])
+    if tuned and known["released"]:
+        best = _found(known, training[quality.METRIC], hyperparameters)
+        configurations.record(configuration_folder, best)
+    trained = quality.Quality(
+        run_id, known["snapshot_date"], training[quality.METRIC], known["released"], tuned, known["reason"]
+    )
+    quality.record(quality_folder, trained)
+    about = {"known": best is not None, "found_here": best is not None and best.run_id == run_id}
     profiles.record(profile_pointer, profiles.Newest(run_id, known["snapshot_date"], training_uri))
+    facts.record(configuration, about | (best.facts() if best else {}))
+    content = dataclasses.asdict(best) if best else {}
+    storage.write(storage.join(configuration.uri, "configuration.json"), files.to_json(content).encode())
     storage.write(storage.join(release.uri, "release.json"), files.to_json(known).encode())
     facts.record(release, known)
+
+
+def _found(known, value: float, hyperparameters) -> configurations.Configuration:
+    """What this run found, with what its search says of itself."""
+    trial = facts.number(hyperparameters, "trial")
+    searched = hyperparameters.has_custom_property("metric")
+    return configurations.Configuration(
+        known["snapshot_date"],
+        known["run_id"],
+        json.loads(known["hyperparameters"]),
+        snapshot=known["snapshot"],
+        metric=quality.METRIC,
+        value=value,
+        study=facts.text(hyperparameters, "study"),
+        trial=trial or None,
+        trial_value=facts.real(hyperparameters, "metric") if searched else None,
+        accepted_at=known["released_at"],
+    )
 
 
 def _figures(judged: dict) -> dict:

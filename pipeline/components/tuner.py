@@ -94,7 +94,7 @@ def _record_best(best, study: results.Results, task: Task, reason: str) -> None:
             "study": study.name,
             "trial": study.best.number,
             "objective": study.objective,
-            "value": float(study.best.value),
+            "metric": float(study.best.value),
             "snapshot_date": study.snapshot_date,
             "run_id": study.run_id,
             # From here the Trainer counts the hours of its window.

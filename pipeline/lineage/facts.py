@@ -135,7 +135,7 @@ class RunFacts:
         python, platform, launched_by: Version of Python, machine, account.
         settings: All settings.
         hyperparameters: Values that took the place of the settings' own.
-        tuned_by: Where they come from: what KnownHyperparameters or the Tuner recorded of run, study and trial.
+        tuned_by: Where they come from: what TuningDecision or the Tuner recorded of run, study and trial.
         training: The record of the training, `training.json`.
         gate: The gate's verdict.
         evaluation: The evaluation.
@@ -252,7 +252,7 @@ def _label_records(run: Run) -> dict:
 
 def _hyperparameters(run: Run) -> dict:
     """Values, and all that was recorded of where they come from, without what TFX adds."""
-    # What trained: KnownHyperparameters only says what was known before.
+    # What trained: TuningDecision only says what was known before.
     best = run.output("HyperParameters", "best_hyperparameters")
     found = dict(best.facts) if best else _output(run, "HyperParameters")
     values = _json(found.pop("values", None))

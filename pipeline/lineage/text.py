@@ -78,6 +78,9 @@ def of_facts(facts: RunFacts) -> list[str]:
         lines.append(_line("tuned", values if facts.hyperparameters else "no: the values of the settings"))
         if facts.hyperparameters and facts.tuned_by:
             lines.append(_line("", ", ".join(f"{name} {value}" for name, value in sorted(facts.tuned_by.items()))))
+        elif facts.tuned_by and facts.tuned_by.get("reason"):
+            searched = "searched" if facts.tuned_by.get("tune") else "did not search"
+            lines.append(_line("", f"{searched}: {facts.tuned_by['reason']}"))
     if facts.gate:
         lines += _gate(facts.gate)
     if facts.evaluation:

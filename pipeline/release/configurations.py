@@ -1,24 +1,55 @@
-"""The best-known configurations: the hyperparameters of each run that tuned and was released."""
+"""The best-known configurations: the hyperparameters of each run that tuned and was released.
+
+    configurations/2026-03-02.json
+
+One file a snapshot date. Light: no TensorFlow.
+"""
 
 import dataclasses
 import json
+import re
 
 from pipeline import files, storage
+from pipeline.errors import PipelineError
+
+_FILE = re.compile(r"(\d{4}-\d{2}-\d{2})\.json")
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
     """Hyperparameters that a study found and a released model was trained with.
 
+    What has a default is not in files that older versions of this code wrote.
+
     Attributes:
         snapshot_date: Date of the snapshot that it was tuned on, YYYY-MM-DD.
         run_id: The run that tuned.
         hyperparameters: KerasTuner's HyperParameters as a mapping.
+        snapshot: That snapshot's table, or "" if unknown.
+        metric: Name of the metric.
+        value: The metric of the released model, trained on the full snapshot; None if unknown.
+        study: Name of the study, or "" if unknown.
+        trial: Number of the winner in it, from 1; None if unknown.
+        trial_value: The metric of that trial, on the tuning sample; None if unknown. Not to be compared with `value`.
+        accepted_at: When its model was released, ISO 8601, UTC, or "" if unknown.
     """
 
     snapshot_date: str
     run_id: str
     hyperparameters: dict
+    snapshot: str = ""
+    metric: str = "val_accuracy"
+    value: float | None = None
+    study: str = ""
+    trial: int | None = None
+    trial_value: float | None = None
+    accepted_at: str = ""
+
+    def facts(self) -> dict[str, str | int | float]:
+        """What is known of it, for custom properties: what is not known is left out, the values are JSON."""
+        known = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "")}
+        known["values"] = json.dumps(known.pop("hyperparameters")["values"], sort_keys=True)
+        return known
 
 
 def record(folder: str, configuration: Configuration) -> None:
@@ -28,6 +59,25 @@ def record(folder: str, configuration: Configuration) -> None:
 
 
 def newest_before(folder: str, date: str) -> Configuration | None:
-    """The newest configuration whose snapshot date is before `date`, or None."""
-    names = [name for name in storage.names(folder) if name.endswith(".json") and name.removesuffix(".json") < date]
-    return Configuration(**json.loads(storage.read(storage.join(folder, names[-1])))) if names else None
+    """The newest configuration whose snapshot date is before `date`, or None.
+
+    Raises:
+        PipelineError: Its file cannot be read.
+    """
+    found = (_FILE.fullmatch(name) for name in storage.names(folder))
+    newest = max((match[1] for match in found if match and match[1] < date), default=None)
+    return newest and _read(folder, newest)
+
+
+def _read(folder: str, date: str) -> Configuration:
+    uri = storage.join(folder, f"{date}.json")
+    try:
+        configuration = Configuration(**json.loads(storage.read(uri)))
+        if configuration.snapshot_date != date or not isinstance(configuration.hyperparameters["values"], dict):
+            raise ValueError(f"it is of {configuration.snapshot_date}, or its values are no mapping")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PipelineError(
+            f"{uri} is no best-known configuration ({error}): restore it from a backup, or delete it; the newest "
+            "before it then holds"
+        ) from error
+    return configuration

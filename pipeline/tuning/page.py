@@ -1,7 +1,6 @@
 """The page of a study: how the best grew, where good values lie, which parameters mattered, and every trial."""
 
 import math
-import os
 
 from models.charts import duration, tick, ticks
 from models.charts import escaped as _e
@@ -30,7 +29,7 @@ svg .part { fill: var(--main); } svg .rest { fill: var(--line); }
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 940, 260, 52, 16, 14, 28
 
 
-def write(path: str | os.PathLike, results: Results) -> None:
+def write(path: str, results: Results) -> None:
     """Writes the page, all of it or nothing.
 
     Args:

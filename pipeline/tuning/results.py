@@ -10,6 +10,9 @@ from models.study import Trial, best, ended_early
 from pipeline import files, storage
 from pipeline.errors import PipelineError
 
+ROWS = "tuner_results.json"
+"""The file of a Tuner's results that TFX's own Tuner writes too."""
+
 TRIALS = "trials.json"
 """The file of a Tuner's results that holds all of a study."""
 
@@ -82,8 +85,8 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def write(folder: str | os.PathLike, results: Results) -> None:
-    """Writes both files, `tuner_results.json` as TFX's Tuner has it and `trials.json` with everything."""
-    storage.write(storage.join(str(folder), "tuner_results.json"), json.dumps(rows(results)).encode())
+    """Writes both files, `ROWS` as TFX's Tuner has it and `trials.json` with everything."""
+    storage.write(storage.join(str(folder), ROWS), json.dumps(rows(results)).encode())
     storage.write(storage.join(str(folder), TRIALS), files.to_json(as_json(results)).encode())
 
 

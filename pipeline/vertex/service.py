@@ -150,7 +150,7 @@ def read_compiled(uri: str, settings: Settings) -> Compiled:
         tasks = steps_of(content)
         executors = spec["deploymentSpec"]["executors"].values()
         found = sorted({executor["container"]["image"] for executor in executors if "container" in executor})
-        tunes = tasks["KnownHyperparameters"]["inputs"]["parameters"]["tune"]["runtimeValue"]["constant"] == 1
+        tunes = tasks["TuningDecision"]["inputs"]["parameters"]["asked"]["runtimeValue"]["constant"] == 1
         given = json.loads(tasks["RunManifest"]["inputs"]["parameters"]["settings"]["runtimeValue"]["constant"])
         json_format.ParseDict(content, v1.PipelineJob.pb(v1.PipelineJob()))
     except OSError as error:

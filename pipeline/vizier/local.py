@@ -107,7 +107,10 @@ def start(database: str | os.PathLike, algorithm: str = "gaussian_process", seed
 def require_environment() -> None:
     """Makes sure that the service can be started. Raises PipelineError."""
     if not PYTHON.exists():
-        raise PipelineError("the environment of Vizier's service is not built: run .venv/bin/python requirements/vizier.py")
+        raise PipelineError(
+            f"the environment of Vizier's service is not built ({PYTHON} is not there): run .venv/bin/python "
+            "requirements/vizier.py, then the same command again"
+        )
 
 
 def _end(process: subprocess.Popen) -> None:

@@ -7,17 +7,20 @@ import tensorflow as tf
 from tfx.types import standard_artifacts
 
 from pipeline import storage
-from pipeline.artifacts import GateReport, LabelSnapshot, RunManifest, ServingRelease
+from pipeline.artifacts import BestKnownConfiguration, GateReport, LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import (
-    facts, known_hyperparameters, last_accepted, run_manifest, serving_ledger, serving_model, snapshot_gen,
+    facts, last_accepted, run_manifest, serving_ledger, serving_model, snapshot_gen, tuner, tuning_decision,
 )  # fmt: skip
 from pipeline.components.release_pusher import Executor as Pusher
 from pipeline.errors import PipelineError, SnapshotRejected
-from pipeline.release import ledger, profiles
+from pipeline.release import ledger, profiles, quality
+from pipeline.tuning import results
 from pipeline.validation import acceptance
 from tests.pipeline.components.test_snapshot_gate import EDITS, Weeks
 
 LEDGER, ACCEPTED, CONFIGURATIONS = "gs://out/serving/ledger.jsonl", "gs://out/accepted", "gs://out/configurations"
+
+QUALITY = "gs://out/quality"
 
 PROFILE = "gs://out/profiles/newest.json"
 
@@ -170,7 +173,7 @@ def release(cloud, tmp_path):
         (here / "saved_model.pb").write_text("graph")
         storage.copy_folder(str(here), f"{root}/model/Format-Serving")
         for name, content in [
-            ("model_run/training.json", b'{"epochs": 2}'),
+            ("model_run/training.json", b'{"epochs": 2, "val_accuracy": 0.875}'),
             ("hyperparameters/best_hyperparameters.txt", b'{"space": [], "values": {"dropout": 0.5}}'),
             ("verdict/evaluation.json", json.dumps(judged).encode()),
         ]:
@@ -194,7 +197,10 @@ def release(cloud, tmp_path):
         serving_ledger.ServingLedger.test_call(
             manifest=artifact(RunManifest, "", run_id=f"run-{date}"),
             snapshot=snapshot,
-            hyperparameters=artifact(standard_artifacts.HyperParameters, f"{root}/hyperparameters"),
+            decision=artifact(standard_artifacts.HyperParameters, "", tune=1),
+            hyperparameters=artifact(
+                standard_artifacts.HyperParameters, f"{root}/hyperparameters", study="studies/7", trial=3, metric=0.5
+            ),
             model=model,
             model_run=artifact(standard_artifacts.ModelRun, f"{root}/model_run"),
             serving_model=serving,
@@ -204,8 +210,9 @@ def release(cloud, tmp_path):
             endpoint="default",
             configuration_folder=CONFIGURATIONS,
             profile_pointer=PROFILE,
-            tuned=1,
+            quality_folder=QUALITY,
             release=output,
+            configuration=artifact(BestKnownConfiguration, f"{root}/configuration"),
         )
         return json.loads(cloud.content(f"{root}/release/release.json"))
 
@@ -230,12 +237,34 @@ def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(clou
     )  # not that of the older week, which ran later
 
     output = artifact(standard_artifacts.HyperParameters, "gs://out/known")
-    known_hyperparameters.KnownHyperparameters.test_call(
-        verdict=GateReport(), manifest=artifact(RunManifest, "", snapshot_date="2026-03-30"), folder=CONFIGURATIONS, tune=0,
-        hyperparameters=output,
+    tuning_decision.TuningDecision.test_call(
+        verdict=GateReport(), manifest=artifact(RunManifest, "", snapshot_date="2026-03-30"), asked=0, retune="{}",
+        configuration_folder=CONFIGURATIONS, quality_folder=QUALITY, hyperparameters=output,
     )  # fmt: skip
+    assert facts.number(output, "tune") == 0 and "val_accuracy 0.875 then" in facts.text(output, "reason")
     assert facts.text(output, "origin") == "tuned by run run-2026-03-23"
     assert json.loads(cloud.content("gs://out/known/best_hyperparameters.txt"))["values"] == {"dropout": 0.5}
+    best = json.loads(cloud.content("gs://out/2026-03-23/configuration/configuration.json"))
+    assert (best["study"], best["trial"], best["trial_value"], best["value"]) == ("studies/7", 3, 0.5, 0.875)
+    trained = [(each.snapshot_date, each.released, each.tuned) for each in quality.before(QUALITY, "2026-03-30")]
+    assert trained == [
+        ("2026-03-02", False, True), ("2026-03-09", True, True), ("2026-03-16", False, True), ("2026-03-23", True, True)
+    ]  # fmt: skip
+
+
+def test_a_week_that_does_not_search_hands_the_known_values_on(cloud):
+    cloud.put("gs://out/known/best_hyperparameters.txt", b'{"space": [], "values": {"dropout": 0.5}}')
+    told = {"reason": "it holds", "warning": "it is old", "origin": "tuned by run run-1", "values": '{"dropout": 0.5}'}
+    known = artifact(standard_artifacts.HyperParameters, "gs://out/known", tune=0, **told)
+    best = artifact(standard_artifacts.HyperParameters, "gs://out/best")
+    found = artifact(standard_artifacts.TunerResults, "gs://out/found")
+    tuner.Executor().Do(
+        {"hyperparameters": [known]}, {"best_hyperparameters": [best], "tuner_results": [found]}, {"custom_config": "{}"}
+    )
+    name = "best_hyperparameters.txt"
+    assert cloud.content(f"gs://out/best/{name}") == cloud.content(f"gs://out/known/{name}")
+    assert {field: facts.text(best, field) for field in told} == told and facts.number(best, "tune") == 0
+    assert results.read("gs://out/found").trials == () and cloud.content("gs://out/found/tuner_results.json") == b"[]"
 
 
 def test_a_newer_release_between_push_and_ledger_holds_the_older(cloud, release):

@@ -7,6 +7,7 @@ import yaml
 
 import local_runner
 from pipeline import settings
+from pipeline.release import configurations
 from pipeline.vizier import local
 from tests.pipeline.conftest import ROOT, answers, command
 
@@ -108,6 +109,27 @@ def test_mistakes_are_found_before_tensorflow_is_loaded_and_leave_no_store(told,
 
 def test_without_a_date_there_is_no_run(told):
     assert told["usage"].status == 2 and "--snapshot-date" in told["usage"].err
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_week_that_searches_needs_viziers_environment_and_is_told_before_it_starts(tmp_path, monkeypatch, capsys, asked):
+    monkeypatch.setattr(local, "PYTHON", tmp_path / "none" / "python")
+    words = [*DATE, "--store", str(tmp_path / "store")]
+    if asked:
+        words, reason = [*words, "--tune"], "asked for by --tune"
+    else:
+        content = yaml.safe_load((settings.CONFIGS / "local.yaml").read_text())
+        content["retune"]["every_weeks"] = 4
+        (tmp_path / "monthly.yaml").write_text(yaml.safe_dump(content))
+        words, reason = [*words, "--settings", str(tmp_path / "monthly.yaml")], "due: the last search was 4 weeks ago"
+        known = configurations.Configuration("2026-02-02", "run-1", {"space": [], "values": {}})
+        configurations.record(str(tmp_path / "store" / "configurations"), known)
+    assert local_runner.main(words) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "Traceback" not in told.err
+    for word in [f"this week searches for hyperparameters ({reason}", "none/python", "requirements/vizier.py"]:
+        assert word in told.err
+    assert not (tmp_path / "store" / "lock").exists()
 
 
 def test_as_a_person_calls_it():

@@ -58,6 +58,10 @@ REFUSALS = {
     "predict without its model": (["predict", "a.jpg", "--store", "moved"], ["the model that serves, moved/1, is not there"]),
     "no lineage": ([*AUDIT, "2026-03-05", "--store", "moved"], ["moved/metadata.sqlite is no lineage store", "backup"]),
     "no study": (["tune", "status", "--store", "idle"], ["no study was searched in the store", "idle", "--tune", "--store"]),
+    "a ranking of no run": (
+        ["tune", "verify-ranking", "run-9", "3", "--store", "full"],
+        ["there is no run 'run-9' in the lineage store full/metadata.sqlite", "run-1"],
+    ),
     "predict at another endpoint": (["predict", "a.jpg", "--endpoint", "trial", "--store", "full"], ["'trial'"]),
 }
 
@@ -66,6 +70,8 @@ USAGE = {
     "no question": (["audit"], "QUESTION"),
     "no question of tune": (["tune"], "QUESTION"),
     "no day": (["audit", "serving"], "--on"),
+    "no count of trials": (["tune", "verify-ranking", "run-1"], "K"),
+    "words for a count": (["tune", "verify-ranking", "run-1", "three"], "'three'"),
     "no photograph": (["predict"], "IMAGE"),
     "another command": (["train"], "'train'"),
     "another option": (["predict", "a.jpg", "--speed", "9"], "--speed"),
@@ -106,7 +112,7 @@ def test_the_audit_answers_in_json(told):
 def test_a_run_is_told_in_text_and_json(told):
     assert told["run"].status == 0 and told["run"].out.startswith("run run-1\n  state       COMPLETE\n")
     answer = json.loads(told["run in json"].out)
-    assert answer["checksum"] == "5" * 64 and len(answer["steps"]) == 5 and answer["serving"][0]["version"] == "1"
+    assert answer["checksum"] == "5" * 64 and len(answer["steps"]) == 6 and answer["serving"][0]["version"] == "1"
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -60,7 +60,7 @@ def parameter(step, name):
 def test_the_steps_of_a_week(week):
     assert sorted(week) == sorted([
         "RunManifest", "ImageSharder", "SnapshotGen", "SnapshotExampleGen", "StatisticsGen", "ImportSchemaGen",
-        "ExampleValidator", "LastAccepted", "DistributionValidator", "SnapshotGate", "LabelJoin", "KnownHyperparameters",
+        "ExampleValidator", "LastAccepted", "DistributionValidator", "SnapshotGate", "LabelJoin", "TuningDecision",
         "Tuner", "Trainer", "SmokeTest", "ServingModel", "Evaluator", "ReleaseGate", "ReleasePusher", "ServingLedger",
     ])  # fmt: skip
 
@@ -68,8 +68,8 @@ def test_the_steps_of_a_week(week):
 def test_a_week_that_tunes_has_the_same_steps(week):
     tuning = nodes(tune=True)
     assert list(tuning) == list(week)
-    assert [parameter(steps["KnownHyperparameters"], "tune") for steps in (week, tuning)] == [0, 1]
-    assert {"KnownHyperparameters", "LabelJoin"} <= set(week["Tuner"].upstream_nodes)
+    assert [parameter(steps["TuningDecision"], "asked") for steps in (week, tuning)] == [0, 1]
+    assert {"TuningDecision", "LabelJoin"} <= set(week["Tuner"].upstream_nodes)
     assert "Tuner" in week["Trainer"].upstream_nodes
 
 
@@ -104,8 +104,8 @@ def test_compiled_for_vertex_every_task_behind_the_gate_starts_only_when_it_succ
         return "SnapshotGate" in before or any(map(behind, before))
 
     assert [task for task in tasks if behind(task)] == [
-        "Evaluator", "KnownHyperparameters", "LabelJoin", "ReleaseGate", "ReleasePusher", "ServingLedger", "ServingModel",
-        "SmokeTest", "Trainer", "Tuner",
+        "Evaluator", "LabelJoin", "ReleaseGate", "ReleasePusher", "ServingLedger", "ServingModel", "SmokeTest", "Trainer",
+        "Tuner", "TuningDecision",
     ]  # fmt: skip
     # A strategy of its own could start a task although what it depends on failed.
     assert not any("strategy" in task.get("triggerPolicy", {}) for task in tasks.values())
@@ -126,7 +126,7 @@ def test_a_run_is_known_by_its_parameters(week):
     assert (parameter(manifest, "run_id"), parameter(manifest, "snapshot_date")) == ("run-1", "2026-03-02")
     # They alone need to know more of the run than the artifacts before them say.
     readers = [
-        "SnapshotGen", "SnapshotGate", "KnownHyperparameters", "Tuner", "Trainer", "SmokeTest", "ReleaseGate", "ServingLedger",
+        "SnapshotGen", "SnapshotGate", "TuningDecision", "Tuner", "Trainer", "SmokeTest", "ReleaseGate", "ServingLedger",
     ]  # fmt: skip
     assert [name for name, step in week.items() if "manifest" in step.inputs.inputs] == sorted(readers, key=list(week).index)
     assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"
@@ -141,7 +141,9 @@ def test_settings_reach_the_steps_that_they_are_for(week):
     thresholds = json.loads(parameter(week["ReleaseGate"], "thresholds"))
     assert thresholds["absolute"]["min_accuracy"] == 0.5 and parameter(week["ReleaseGate"], "bootstrap") == 1
     assert thresholds["smoke"] == json.loads(parameter(week["SmokeTest"], "thresholds"))
-    assert parameter(week["Evaluator"], "batch_size") == 64 and parameter(week["ServingLedger"], "tuned") == 0
+    assert parameter(week["Evaluator"], "batch_size") == 64
+    assert json.loads(parameter(week["TuningDecision"], "retune"))["every_weeks"] == 0
+    assert parameter(week["TuningDecision"], "quality_folder") == parameter(week["ServingLedger"], "quality_folder")
     custom = json.loads(parameter(week["Trainer"], "custom_config"))
     assert custom["short_side"] == 112 and custom["network"]["image_size"] == 96
     location = json.loads(parameter(week["SnapshotGen"], "warehouse"))

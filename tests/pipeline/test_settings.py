@@ -54,6 +54,9 @@ def test_plain_data_makes_the_same_settings_again():
         ({"warehouse": {"kind": "bigquery"}}, ["warehouse", "project"]),
         ({"training": {"batch_size": 0}}, ["training.batch_size", "0"]),
         ({"training": {"learning_rate": -1.0}}, ["training.learning_rate", "-1.0"]),
+        ({"retune": {"every_weeks": -1}}, ["retune.every_weeks", "-1"]),
+        ({"retune": {"max_drop": 2}}, ["retune.max_drop", "less than or equal to 1", "2"]),
+        ({"retune": {"every_weeks": 6}}, ["retune.every_weeks 6 exceeds retune.warn_after_weeks 5"]),
         ({"network": {"image_size": 224}}, ["image_size 224", "short_side"]),
     ],
 )

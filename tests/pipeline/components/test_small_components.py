@@ -2,14 +2,19 @@
 
 import json
 import pathlib
+import tempfile
 
 import pytest
 from tfx.types import standard_artifacts
 
-from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
-from pipeline.components import facts, image_sharder, known_hyperparameters, last_accepted, run_manifest, serving_model
+from pipeline import typed
+from pipeline.artifacts import BestKnownConfiguration, GateReport, ImageShards, LabelSnapshot, RunManifest, ServingRelease
+from pipeline.components import (
+    facts, image_sharder, last_accepted, run_manifest, serving_ledger, serving_model, tuning_decision,
+)  # fmt: skip
 from pipeline.errors import PipelineError
-from pipeline.release import configurations, ledger
+from pipeline.release import configurations, ledger, quality
+from pipeline.settings import RetuneSettings
 from pipeline.shards.generations import Generation
 from pipeline.validation import acceptance
 
@@ -20,9 +25,8 @@ def new(tmp_path):
 
     def make(kind):
         artifact = kind()
-        folder = tmp_path / "outputs" / kind.__name__
-        folder.mkdir(parents=True, exist_ok=True)
-        artifact.uri = str(folder)
+        (tmp_path / "outputs").mkdir(exist_ok=True)
+        artifact.uri = tempfile.mkdtemp(prefix=kind.__name__, dir=tmp_path / "outputs")
         return artifact
 
     return make
@@ -41,12 +45,17 @@ def content(artifact) -> dict[str, str]:
 
 @pytest.fixture
 def hyperparameters(tmp_path, new):
-    def run(date, tune=0):
+    def run(date, asked=0, **retune):
         output = new(standard_artifacts.HyperParameters)
-        known_hyperparameters.KnownHyperparameters.test_call(
-            verdict=GateReport(), manifest=manifest(date), folder=str(tmp_path / "configurations"), tune=tune,
+        tuning_decision.TuningDecision.test_call(
+            verdict=GateReport(),
+            manifest=manifest(date),
+            asked=asked,
+            retune=json.dumps(typed.to_dict(RetuneSettings(**retune))),
+            configuration_folder=str(tmp_path / "configurations"),
+            quality_folder=str(tmp_path / "quality"),
             hyperparameters=output,
-        )  # fmt: skip
+        )
         return output, json.loads(content(output)["best_hyperparameters.txt"])
 
     return run
@@ -56,13 +65,7 @@ def test_before_the_first_tuning_the_settings_hold(hyperparameters):
     output, config = hyperparameters("2026-03-02")
     assert config == {"space": [], "values": {}}
     assert (facts.text(output, "origin"), facts.text(output, "values")) == ("settings", "{}")
-    assert facts.number(output, "tune") == 0 and facts.text(output, "reason") == "tuning was not asked for"
-
-
-def test_a_run_that_was_asked_to_tune_says_so_beside_what_is_known(hyperparameters):
-    output, config = hyperparameters("2026-03-02", tune=1)
-    assert (facts.number(output, "tune"), facts.text(output, "reason")) == (1, "asked for by --tune")
-    assert config == {"space": [], "values": {}} and facts.text(output, "origin") == "settings"
+    assert facts.number(output, "tune") == 0 and "nothing was tuned" in facts.text(output, "reason")
 
 
 def test_later_the_newest_earlier_tuning_holds(hyperparameters, tmp_path):
@@ -73,6 +76,111 @@ def test_later_the_newest_earlier_tuning_holds(hyperparameters, tmp_path):
     assert config["values"] == {"learning_rate": 0.1}
     assert facts.text(output, "origin") == "tuned by run run-1"
     assert hyperparameters("2026-03-23")[1]["values"] == {"learning_rate": 0.3}
+
+
+def test_a_week_that_is_to_search_says_so_and_still_has_the_known_values(hyperparameters, tmp_path):
+    found = {"space": [], "values": {"learning_rate": 0.1}}
+    configurations.record(str(tmp_path / "configurations"), configurations.Configuration("2026-03-02", "run-1", found))
+    output, config = hyperparameters("2026-03-30")
+    assert facts.number(output, "tune") == 1
+    assert facts.text(output, "reason").startswith("due: the last search was 4 weeks ago")
+    assert config == found and json.loads(facts.text(output, "values")) == {"learning_rate": 0.1}
+    output, _ = hyperparameters("2026-03-09", asked=1)
+    assert (facts.number(output, "tune"), facts.text(output, "reason")) == (1, "asked for by --tune")
+
+
+def test_an_old_configuration_is_warned_of_where_a_person_sees_it(hyperparameters, tmp_path, caplog):
+    found = {"space": [], "values": {}}
+    configurations.record(str(tmp_path / "configurations"), configurations.Configuration("2026-01-05", "run-1", found))
+    output, _ = hyperparameters("2026-03-02", every_weeks=0)
+    assert facts.number(output, "tune") == 0 and "8 weeks ago" in facts.text(output, "warning")
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.name.startswith("pipeline.") and "8 weeks ago" in record.getMessage()
+
+
+@pytest.fixture
+def released(tmp_path, new, monkeypatch):
+    """Runs the last step of a week, and gives the best-known configuration that it put out."""
+    judged = {
+        "evaluated": True, "blessed": True, "failures": [], "examples": 40, "serving_metrics": None,
+        "metrics": {"accuracy": 0.75, "log_loss": 0.5},
+        "slices": [{"kind": "label", "name": "cup", "accuracy": 0.5, "examples": 20, "judged": True}],
+    }  # fmt: skip
+    monkeypatch.setattr(serving_ledger, "weights_digest", lambda folder: "a" * 64)
+
+    def run(date, tune, pushed=True, searched=None):
+        run_id = f"{date.replace('-', '')}-run"
+        made = {name: new(getattr(standard_artifacts, kind)) for name, kind in [
+            ("decision", "HyperParameters"), ("hyperparameters", "HyperParameters"), ("model", "Model"),
+            ("model_run", "ModelRun"), ("serving_model", "Model"), ("verdict", "ModelBlessing"), ("pushed_model", "PushedModel"),
+        ]}  # fmt: skip
+        values = '{"space": [], "values": {"dropout": 0.1}}'
+        pathlib.Path(made["hyperparameters"].uri, "best_hyperparameters.txt").write_text(values)
+        pathlib.Path(made["model_run"].uri, "training.json").write_text('{"val_accuracy": 0.875}')
+        snapshot = LabelSnapshot()
+        facts.record(snapshot, {"table": f"labels_{date.replace('-', '')}", "date": date})
+        facts.record(made["decision"], {"tune": tune})
+        facts.record(made["hyperparameters"], searched or {})
+        export = pathlib.Path(made["model"].uri, "Format-Serving")
+        export.mkdir()
+        (export / "saved_model.pb").write_text(run_id)
+        pathlib.Path(made["verdict"].uri, "evaluation.json").write_text(json.dumps(judged | {"blessed": pushed}))
+        serves = ledger.serving(str(tmp_path / "ledger.jsonl"), "default")
+        facts.record(made["serving_model"], {"version": serves.to_version if serves else ""})
+        known = manifest(date)
+        facts.record(known, {"run_id": run_id})
+        facts.record(
+            made["pushed_model"],
+            {"pushed": 1, "pushed_version": run_id, "pushed_destination": str(tmp_path / run_id)} if pushed
+            else {"reason": "it is worse"},
+        )
+        output = new(BestKnownConfiguration)
+        serving_ledger.ServingLedger.test_call(
+            **made, manifest=known, snapshot=snapshot, ledger_path=str(tmp_path / "ledger.jsonl"), endpoint="default",
+            configuration_folder=str(tmp_path / "configurations"), quality_folder=str(tmp_path / "quality"),
+            profile_pointer=str(tmp_path / "profiles" / "newest.json"), release=new(ServingRelease), configuration=output,
+        )  # fmt: skip
+        return output
+
+    return run
+
+
+def test_what_a_released_search_found_becomes_the_best_known(released, tmp_path):
+    output = released("2026-03-02", tune=True, searched={"study": "studies/7", "trial": 12, "metric": 0.8})
+    known = configurations.newest_before(str(tmp_path / "configurations"), "2026-03-09")
+    assert (known.value, known.study, known.trial, known.trial_value) == (0.875, "studies/7", 12, 0.8)
+    assert (known.snapshot, known.snapshot_date, known.run_id) == ("labels_20260302", "2026-03-02", "20260302-run")
+    assert known.accepted_at == ledger.read(tmp_path / "ledger.jsonl")[0].at
+    assert facts.number(output, "known") == facts.number(output, "found_here") == 1
+    assert output.get_float_custom_property("value") == 0.875 and facts.text(output, "study") == "studies/7"
+    assert json.loads(facts.text(output, "values")) == {"dropout": 0.1}
+    assert json.loads(content(output)["configuration.json"])["trial"] == 12
+
+
+def test_a_search_that_says_nothing_of_itself_is_kept_without(released, tmp_path):
+    output = released("2026-03-02", tune=True)
+    known = configurations.newest_before(str(tmp_path / "configurations"), "2026-03-09")
+    assert (known.value, known.study, known.trial, known.trial_value) == (0.875, "", None, None)
+    assert not output.has_custom_property("trial") and not output.has_custom_property("trial_value")
+
+
+def test_a_week_that_did_not_search_passes_the_best_known_on(released, tmp_path):
+    assert facts.number(released("2026-02-23", tune=False), "known") == 0
+    released("2026-03-02", tune=True)
+    output = released("2026-03-09", tune=False)
+    assert (facts.number(output, "known"), facts.number(output, "found_here")) == (1, 0)
+    assert facts.text(output, "run_id") == "20260302-run"
+    assert [path.name for path in (tmp_path / "configurations").iterdir()] == ["2026-03-02.json"]
+
+
+def test_every_run_leaves_how_well_it_trained_and_a_refused_search_is_not_the_best_known(released, tmp_path):
+    released("2026-03-02", tune=False)
+    output = released("2026-03-09", tune=True, pushed=False)
+    assert facts.number(output, "known") == 0 and not (tmp_path / "configurations").exists()
+    assert quality.before(str(tmp_path / "quality"), "2026-03-16") == [
+        quality.Quality("20260302-run", "2026-03-02", 0.875, True, False),
+        quality.Quality("20260309-run", "2026-03-09", 0.875, False, True, "it is worse"),
+    ]
 
 
 @pytest.fixture

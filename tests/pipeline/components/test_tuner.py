@@ -13,6 +13,7 @@ import pytest
 
 from models.config import TUNED
 from models.errors import TrainingError
+from pipeline.artifacts import RunManifest
 from pipeline.components import facts, tuner
 from pipeline.errors import PipelineError
 from pipeline.tuning import results, status, supervisor
@@ -141,7 +142,9 @@ def test_the_best_values_and_why_are_recorded(story):
     assert step.written()["values"] == dict(after.best.values) == json.loads(facts.text(step.best, "values"))
     assert facts.number(step.best, "tune") == 1 and facts.text(step.best, "reason") == "a month is over"
     assert facts.text(step.best, "origin") == f"trial {after.best.number} of study {after.display_name}"
-    assert facts.number(step.best, "trial") == after.best.number
+    assert facts.number(step.best, "trial") == after.best.number and facts.text(step.best, "study") == after.name
+    assert facts.real(step.best, "metric") == after.best.value
+    assert after.display_name in pathlib.Path(step.places.reports("run-1"), "tuning.html").read_text()
 
 
 def test_every_trial_is_in_the_lineage_with_parameters_curve_duration_and_state(story):

@@ -72,6 +72,13 @@ GATE = {
     "bootstrap": 1,
     "findings": json.dumps({"max_orphans": "0 (allowed: 0)"}),
 }
+TUNING = {
+    "tune": 0,
+    "reason": "the best-known configuration holds",
+    "warning": "",
+    "origin": "tuned by run run-0",
+    "values": json.dumps({"dropout": 0.5}),
+}
 
 
 class HandWritten:
@@ -79,6 +86,7 @@ class HandWritten:
 
     def __init__(self, places: Places):
         self.places = places
+        self.tuning = TUNING
         config = pb.ConnectionConfig()
         config.sqlite.filename_uri = places.metadata
         config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
@@ -162,18 +170,21 @@ class HandWritten:
             self.store.put_artifacts([artifact])
         files.write_atomically(self.places.ledger, b"\n".join(lines) + b"\n")
 
-    def whole_run(self, run_id: str, release: dict | None) -> None:
-        """Writes a run that ended well, with the artifacts that the audit reads."""
+    def whole_run(self, run_id: str, release: dict | None) -> int:
+        """Writes a run that ended well, with the artifacts that the audit reads; returns the id of its context."""
         context = self.run(run_id)
         for name, kind, facts in [
             ("RunManifest", "pipeline.RunManifest", MANIFEST),
             ("ImageSharder", "pipeline.ImageShards", SHARDS),
             ("SnapshotGen", "pipeline.LabelSnapshot", SNAPSHOT),
             ("SnapshotGate", "pipeline.GateReport", GATE),
+            ("TuningDecision", "HyperParameters", self.tuning),
             ("ServingLedger", "pipeline.ServingRelease", release),
         ]:
             if facts is not None:
-                self.step(context, name, outputs={"out": [self.new_artifact(kind, facts)]})
+                key = "hyperparameters" if name == "TuningDecision" else "out"
+                self.step(context, name, outputs={key: [self.new_artifact(kind, facts)]})
+        return context
 
 
 def _set(properties, facts) -> None:

@@ -277,7 +277,7 @@ def test_a_release_whose_run_the_lineage_does_not_know_is_told(three_releases, l
 def test_where_hyperparameters_come_from_is_told(written, lineage):
     context = written.run("run-1")
     known = {"origin": "tuned by run run-0", "values": '{"dropout": 0.25}', "tfx_version": "1", "is_external": 0}
-    written.step(context, "KnownHyperparameters", outputs={"h": [written.artifact("HyperParameters", known)]})
+    written.step(context, "TuningDecision", outputs={"h": [written.artifact("HyperParameters", known)]})
     facts = audit_facts.of_run(lineage.run("run-1"))
     assert facts.hyperparameters == {"dropout": 0.25} and facts.tuned_by == {"origin": "tuned by run run-0"}
     assert "origin tuned by run run-0" in "\n".join(text.of_facts(facts))

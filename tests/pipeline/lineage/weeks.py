@@ -35,7 +35,7 @@ STEPS = {
         },
         {"verdict": "pipeline.GateReport"},
     ),
-    "KnownHyperparameters": ({"verdict": "verdict"}, {"hyperparameters": "HyperParameters"}),
+    "TuningDecision": ({"verdict": "verdict"}, {"hyperparameters": "HyperParameters"}),
     "LabelJoin": (
         {"examples": "examples", "schema": "schema", "shards": "shards", "verdict": "verdict"},
         {"labels": "Examples", "eval_examples": "Examples", "tuning_examples": "Examples"},

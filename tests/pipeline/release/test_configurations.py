@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.errors import PipelineError
 from pipeline.release import configurations
 from pipeline.release.configurations import Configuration
 
@@ -48,3 +49,38 @@ def test_people_can_read_the_file(folder, tmp_path):
     configurations.record(folder, found("2026-03-02", dropout=0.5))
     content = json.loads((tmp_path / "configurations" / "2026-03-02.json").read_text())
     assert content["hyperparameters"]["values"] == {"dropout": 0.5}
+
+
+def test_a_file_of_older_code_is_read(folder, tmp_path):
+    (tmp_path / "configurations").mkdir()
+    old = {"snapshot_date": "2026-03-02", "run_id": "run-1", "hyperparameters": {"space": [], "values": {"dropout": 0.5}}}
+    (tmp_path / "configurations" / "2026-03-02.json").write_text(json.dumps(old))
+    known = configurations.newest_before(folder, "2026-03-09")
+    assert known == Configuration(**old) and known.value is None and known.study == ""
+    assert known.facts() == {
+        "snapshot_date": "2026-03-02", "run_id": "run-1", "metric": "val_accuracy", "values": '{"dropout": 0.5}',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", "[]", "null", '{"run_id": "x"}', '{"snapshot_date": "2026-03-02", "run_id": "x", "hyperparameters": {}, "more": 1}',
+        '{"snapshot_date": "2026-03-02", "run_id": "x", "hyperparameters": {"values": 3}}',
+        '{"snapshot_date": "2026-03-09", "run_id": "x", "hyperparameters": {"values": {}}}',
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named_with_the_remedy(folder, tmp_path, text):
+    (tmp_path / "configurations").mkdir()
+    path = tmp_path / "configurations" / "2026-03-02.json"
+    path.write_text(text)
+    with pytest.raises(PipelineError, match="is no best-known configuration.*restore it from a backup, or delete it") as raised:
+        configurations.newest_before(folder, "2026-03-09")
+    assert str(path) in str(raised.value)
+
+
+def test_other_files_in_the_folder_are_left_alone(folder, tmp_path):
+    configurations.record(folder, found("2026-03-02"))
+    for name in ("2026-03-02-old.json", "00-notes.json", ".2026-03-01.json-x"):
+        (tmp_path / "configurations" / name).write_text("notes")
+    assert configurations.newest_before(folder, "2026-03-09").snapshot_date == "2026-03-02"

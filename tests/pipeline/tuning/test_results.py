@@ -44,9 +44,9 @@ def searched(count=60, seed=1, noise=0.01):
 
 
 def test_what_is_written_is_read(tmp_path):
-    results.write(tmp_path, study(SOME))
-    assert results.read(tmp_path) == study(SOME)
-    assert isinstance(results.read(tmp_path).trials[0], Trial)
+    results.write(str(tmp_path), study(SOME))
+    assert results.read(str(tmp_path)) == study(SOME)
+    assert isinstance(results.read(str(tmp_path)).trials[0], Trial)
 
 
 def test_tfx_s_own_file_has_the_trials_with_a_value_best_first():
@@ -64,12 +64,12 @@ def test_states_are_told_apart_and_counted():
 def test_something_else_is_refused(tmp_path, text):
     (tmp_path / results.TRIALS).write_text(text)
     with pytest.raises(PipelineError, match="trials.json holds no trials"):
-        results.read(tmp_path)
+        results.read(str(tmp_path))
 
 
 def test_results_that_are_nowhere(tmp_path):
     with pytest.raises(PipelineError, match="trials.json holds no trials .FileNotFoundError"):
-        results.read(tmp_path)
+        results.read(str(tmp_path))
 
 
 def test_what_mattered_is_found_with_its_direction():
