@@ -111,6 +111,12 @@ def test_without_a_topic_there_is_no_alert():
     assert set(job["pipelineSpec"]["root"]["dag"]["tasks"]) == set(steps_of(job)) and "RunAlert" not in steps_of(job)
 
 
+def test_where_no_week_searches_by_itself_values_are_handed_on_without_an_accelerator():
+    never = dataclasses.replace(loaded(), retune=settings.RetuneSettings(every_weeks=0, max_drop=1))
+    job = compiling.compiled(never, *rules(), ORIGIN, IMAGE, False)
+    assert "resources" not in job["pipelineSpec"]["deploymentSpec"]["executors"]["Tuner_executor"]["container"]
+
+
 def test_no_step_knows_this_machine(compiled_jobs):
     for job in compiled_jobs.values():
         assert str(ROOT) not in json.dumps(job)
