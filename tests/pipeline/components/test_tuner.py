@@ -185,3 +185,18 @@ def test_a_study_without_a_feasible_trial_leaves_its_trials_and_fails(week, tmp_
     with pytest.raises(TrainingError, match="not one of 1 trials was feasible"):
         step.do()
     assert results.read(step.found.uri) == lost and not pathlib.Path(step.best.uri, tuner.BEST).exists()
+
+
+def test_what_a_search_found_is_recorded_with_its_study_trial_and_metric(week, tmp_path, monkeypatch):
+    values = {
+        "learning_rate": 0.001, "weight_decay": 0.01, "batch_size": 8, "dropout": 0.1, "augmentation": 0.5,
+        "label_smoothing": 0.1,
+    }  # fmt: skip
+    won = trial(1, value=0.75, curve=[(1, 0.5), (2, 0.6), (3, 0.75)], values=values)
+    found = results.Results("studies/7", "d", "val_accuracy", 1, 3, "2026-03-02", "run-1", (won,))
+    monkeypatch.setattr(supervisor, "search", lambda task: found)
+    step = Step(week, tmp_path)
+    step.do()
+    assert (facts.text(step.best, "study"), facts.number(step.best, "trial")) == ("studies/7", 1)
+    assert facts.real(step.best, "metric") == 0.75 and step.written()["values"] == values
+    assert pathlib.Path(step.places.reports("run-1"), "tuning.html").exists()
