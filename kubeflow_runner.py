@@ -47,6 +47,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     compiling = commands.add_parser("compile", parents=[settings], help="write the pipeline as Vertex takes it")
     compiling.add_argument("--image", required=True, metavar="IMAGE@sha256:DIGEST", help="the image of every step")
     compiling.add_argument("--output", required=True, metavar="FILE", help="where it goes")
+    compiling.add_argument(
+        "--thresholds", metavar="FILE", help="what a model must reach before it serves (default: schema/release.yaml)"
+    )
     compiling.add_argument("--tune", action="store_true", help="search for hyperparameters first, as the monthly run does")
 
     submitting = commands.add_parser("submit", parents=[settings, planned], help="start one run")
@@ -121,7 +124,7 @@ def _compile(options) -> int:
     image = require_digest(options.image)
     config = _settings(options)
     limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
-    thresholds = typed.load(Thresholds, ROOT / "schema" / "release.yaml")
+    thresholds = typed.load(Thresholds, options.thresholds or ROOT / "schema" / "release.yaml")
     if not pathlib.Path(options.output).absolute().parent.is_dir():
         raise PipelineError(f"--output {options.output}: there is no such folder")
     # Loads TFX, so only once it is certain that there is something to compile.

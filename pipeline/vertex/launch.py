@@ -20,6 +20,7 @@ from pipeline.vertex.settings import VertexSettings
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 30.0
+"""The longest time between two questions whether a job has ended; soon after its start they follow each other faster."""
 
 _State = v1.JobState
 
@@ -114,7 +115,7 @@ def ended(client: JobClient, spot: JobSettings | None = None) -> tuple[v1.Custom
                 if waits and time.monotonic() - began > 60 * spot.spot_wait_minutes:
                     client.cancel()
                     gave_up = True
-                time.sleep(_POLL_SECONDS)
+                time.sleep(min(_POLL_SECONDS, 1 + (time.monotonic() - began) / 20))
     except BaseException:
         # Whoever ends this step wants no machines that work for nobody.
         with contextlib.suppress(exceptions.GoogleAPIError):

@@ -92,8 +92,15 @@ class BigQueryWarehouse(Warehouse):
 
     def load_parquet(self, paths, table):
         destination = f"{self._dataset}.{identifier(table)}"
-        config = bigquery.LoadJobConfig(
-            source_format=bigquery.SourceFormat.PARQUET, write_disposition=bigquery.WriteDisposition.WRITE_EMPTY
+        # As the API writes it: the client has no name for the labels of a table that a load makes.
+        config = bigquery.LoadJobConfig.from_api_repr(
+            {
+                "load": {
+                    "sourceFormat": bigquery.SourceFormat.PARQUET,
+                    "writeDisposition": bigquery.WriteDisposition.WRITE_EMPTY,
+                    "destinationTableProperties": {"labels": self._table_labels},
+                }
+            }
         )
         with _explained(f"cannot load {paths[0]} into {destination}"):
             if self._table(table) is not None:

@@ -13,7 +13,8 @@ Runs in an environment of its own (requirements/bigquery_emulator.py). What is a
     dataset filter      datasets.list ignored its filter, so that Beam's clean-up deleted every dataset
     upload's type       Google's client sends the file of a load job as */*, which was refused
     upload's end        the last piece of a file may be sent again when the answer was lost, and gets the same one
-    Parquet loads       a table that is not there is made from the file's own schema, as Parquet needs no other
+    Parquet loads       a table that is not there is made from the file's own schema, as Parquet needs no other, and with the
+                        labels of the load's destinationTableProperties
     WRITE_EMPTY loads   a table that is there is refused with `duplicate`, Already Exists, instead of `invalidQuery`
     job ids             a second job of one id is refused, so that a client may safely send a lost request again
     CREATE TABLE        a taken name is refused by its full name, and IF NOT EXISTS leaves that table's facts alone
@@ -338,7 +339,7 @@ async def _load_job(project, job, config, context):
     files = [executor._resolve_uri(uri, context) for uri in load.get("sourceUris", [])]
     made = False
     if load.get("sourceFormat") == "PARQUET" and not load.get("schema") and context.catalog.get_table(*table) is None:
-        _make_table_for(files, table, context)
+        _make_table_for(files, table, load.get("destinationTableProperties", {}).get("labels", {}), context)
         made = True
     try:
         return await _load(project, job, config, context)
@@ -354,7 +355,7 @@ async def _load_job(project, job, config, context):
         raise
 
 
-def _make_table_for(files, table, context):
+def _make_table_for(files, table, labels, context):
     if context.catalog.get_dataset(*table[:2]) is None:
         raise resource_not_found(ResourceRef("dataset", *table[:2]))
     context.engine.execute(f"CREATE TABLE {quoted_table_ref(*table)} AS SELECT * FROM read_parquet(?) LIMIT 0", [files])
@@ -365,6 +366,7 @@ def _make_table_for(files, table, context):
             dataset_id=table[1],
             table_id=table[2],
             schema=ddl_sync._introspect_schema(*table, context),
+            labels=labels,
             creation_time=now,
             last_modified_time=now,
             etag=generate_etag(*table, str(now)),

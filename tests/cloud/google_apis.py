@@ -2,9 +2,10 @@
 
 Clients find it by their documented environment variables alone (`environment`). Of Google's hosts there are those of
 BigQuery, which BigQuery's emulator answers (bigquery_emulator.py) from the first request on, the one that gives out tokens,
-and, if a test leads there (`lead`), those of Vertex AI (vertex/) and that of Cloud Storage, which then only says whether a
-bucket is there. The proxy refuses any other, so that no test can reach the real ones. Faults are put in between: a request that
-is refused, an answer that never comes or stops in the middle.
+and, if a test leads there (`lead`), those of Vertex AI (vertex/) and those of Cloud Storage, which its emulator answers
+(storage_emulator.py) when a test has one, and which else only say whether a bucket is there. The proxy refuses any other, so
+that no test can reach the real ones. Faults are put in between: a request that is refused, an answer that never comes or stops
+in the middle.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 
-from tests.cloud import certificates, faults
+from tests.cloud import certificates, faults, storage_emulator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -34,6 +35,9 @@ PROJECT, PROJECT_NUMBER = "acme-products", "123456789012"
 
 REST, STORAGE, TOKENS = "bigquery.googleapis.com", "bigquerystorage.googleapis.com", "oauth2.googleapis.com"
 OBJECTS = "storage.googleapis.com"
+
+OF_TENSORFLOW = "www.googleapis.com"
+"""Where TensorFlow's own client of Cloud Storage gets its tokens, and what it asks of objects but for their content."""
 
 REGIONS = ("us-central1", "europe-west4")
 VERTEX_HOSTS = (
@@ -74,12 +78,14 @@ class GoogleApis:
 
     Attributes:
         calls: All REST requests so far.
+        objects: The emulator of Cloud Storage that answers for it now; None for none.
         refused: Hosts that clients asked for and did not get.
         cuts: The next connections to Storage end after so many bytes from there, one number for each.
     """
 
     def __init__(self, folder: pathlib.Path):
         self.calls: list[Call] = []
+        self.objects: storage_emulator.Emulator | None = None
         self.refused: list[str] = []
         self.cuts: list[int] = []
         self._rules = faults.Rules()
@@ -89,7 +95,9 @@ class GoogleApis:
         self._led: dict[str, int] = {}
         self._secured: dict[tuple[int, int], int] = {}
         self._bigquery: tuple[subprocess.Popen, dict[str, int]] | None = None
-        authority, self._certificate = certificates.certificates(folder, [REST, STORAGE, TOKENS, OBJECTS, *VERTEX_HOSTS])
+        authority, self._certificate = certificates.certificates(
+            folder, [REST, STORAGE, TOKENS, OBJECTS, OF_TENSORFLOW, *VERTEX_HOSTS]
+        )
         credentials = certificates.service_account(folder, PROJECT, TOKENS)
         self._stack = contextlib.ExitStack()
         try:
@@ -105,6 +113,7 @@ class GoogleApis:
             **{name: "127.0.0.1,localhost" for name in ("no_proxy", "NO_PROXY")},
             "REQUESTS_CA_BUNDLE": authority,
             "HTTPLIB2_CA_CERTS": authority,
+            "CURL_CA_BUNDLE": authority,  # TensorFlow's
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": authority,
             "GOOGLE_APPLICATION_CREDENTIALS": credentials,
             "GOOGLE_CLOUD_PROJECT": PROJECT,
@@ -126,14 +135,26 @@ class GoogleApis:
         """Whether there is such a bucket."""
         return (self._folder / "buckets" / name).is_dir()
 
+    def show_objects(self, body: bytes) -> None:
+        """Lays the objects that a request to BigQuery names where its emulator looks for them, if Cloud Storage has its own."""
+        if self.objects is None:
+            return
+        for bucket, name in re.findall(r'"gs://([^/"]+)/([^"]+)"', body.decode(errors="replace")):
+            content = self.objects.find(f"gs://{bucket}/{name}")
+            if content is not None:
+                path = self.bucket(bucket) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
     def lead(self, hosts: Iterable[str], http2: int, http1: int) -> None:
         """Until `heal` leads clients of these hosts to ports of the loopback, one for each protocol, without TLS.
 
-        Clients of Cloud Storage are told which buckets there are, and nothing else.
+        Clients of Cloud Storage are answered from then on too.
         """
         if (http2, http1) not in self._secured:
             self._secured[http2, http1] = self._loop.start(self._start_tls({"h2": http2, "http/1.1": http1}))
-        self._led = {f"{host}:443": self._secured[http2, http1] for host in hosts} | {f"{OBJECTS}:443": self._rest_port}
+        self._led = {f"{host}:443": self._secured[http2, http1] for host in hosts}
+        self._led |= dict.fromkeys((f"{OBJECTS}:443", f"{OF_TENSORFLOW}:443"), self._rest_port)
 
     def emulator(self) -> tuple[subprocess.Popen, dict[str, int]]:
         """The process of BigQuery's emulator and its ports; starts it unless it runs."""
@@ -267,6 +288,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
 
+    def handle_expect_100(self):
+        super().handle_expect_100()
+        self.wfile.flush()  # else curl, and so TensorFlow, waits for a second before it sends the body
+        return True
+
     def handle_any(self):
         body = self._body()
         call = Call(self.headers["Host"].partition(":")[0], self.command, self.path, body)
@@ -278,12 +304,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(fault.status, {"Content-Type": "application/json"}, json.dumps(answer).encode())
         if fault and not fault.late:
             return self._hang_up()
-        if call.host == TOKENS:
+        if call.host == TOKENS or call.host == OF_TENSORFLOW and call.path.startswith("/oauth2/"):
             token = {"access_token": "a-token", "expires_in": 3600, "token_type": "Bearer"}
             return self._answer(200, {"Content-Type": "application/json"}, json.dumps(token).encode())
-        if call.host == OBJECTS:
-            return self._answer_for_bucket()
-        status, headers, content = self._ask(body)
+        if call.host in (OBJECTS, OF_TENSORFLOW):
+            if self.apis.objects is None:
+                return self._answer_for_bucket()
+            status, headers, content = self._ask(body, self.apis.objects.port)
+            # Which knows nothing of TLS, and names itself in the addresses of uploads and of contents.
+            plain, secure = (f"{scheme}://{call.host}/" for scheme in ("http", "https"))
+            headers = {name: value.replace(plain, secure) for name, value in headers.items()}
+            if headers.get("Content-Type", "").startswith("application/json") and "alt=media" not in call.path:
+                content = content.replace(plain.encode(), secure.encode())
+        else:
+            self.apis.show_objects(body)
+            status, headers, content = self._ask(body, self.apis.emulator()[1]["rest"])
         self._answer(status, headers, content, half=bool(fault))
 
     def log_message(self, *arguments):
@@ -314,11 +349,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise ConnectionAbortedError("the client sent less than it announced")
         return body
 
-    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _ask(self, body: bytes, port: int) -> tuple[int, dict[str, str], bytes]:
         left_out = ("transfer-encoding", "content-length", "accept-encoding", "connection")
         headers = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
-        _, ports = self.apis.emulator()
-        connection = http.client.HTTPConnection("127.0.0.1", ports["rest"], timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         with contextlib.closing(connection):
             # The emulator names itself in the address of a resumable upload.
             connection.request(self.command, self.path, body, {**headers, "X-Forwarded-Proto": "https"})

@@ -139,6 +139,13 @@ class Emulator:
         with self._lock:
             return self._storage.get_file(bucket, name)
 
+    def find(self, uri: str) -> bytes | None:
+        """The content of an object; None when it is not there."""
+        bucket, _, name = uri.removeprefix("gs://").partition("/")
+        with self._lock:
+            is_there = name in self._storage.objects.get(bucket, {})
+            return self._storage.get_file(bucket, name) if is_there else None
+
     def below(self, uri: str) -> dict[str, bytes]:
         """Name, without that of `uri`, and content of all objects below it."""
         bucket, _, prefix = uri.removeprefix("gs://").partition("/")
@@ -148,9 +155,14 @@ class Emulator:
             return {name.removeprefix(prefix): self._storage.get_file(bucket, name) for name in names}
 
     @property
+    def port(self) -> int:
+        """Its port on the loopback."""
+        return self._listener.server_port
+
+    @property
     def endpoint(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self._listener.server_port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Starts to answer, on a free port of the loopback."""
@@ -183,7 +195,9 @@ class Emulator:
         return handle
 
     def _handle(self, handler, request, response) -> None:
-        _ = request.data  # a client that is refused before it has said all takes it for a broken connection
+        # First: a client that is refused before it has said all takes it for a broken connection.
+        if request.data is None and request.query.get("uploadType") == ["media"]:
+            request._data = b""  # an object without content, with which the emulator does not reckon
         call = self._call(handler, request)
         self.calls.append(call)
         late = 0
@@ -257,18 +271,20 @@ class Emulator:
         # A token says where the page before ended, so that none is left out when those before are removed meanwhile.
         entries = [entry for entry in entries if entry[1] > query.get("pageToken", "")]
         page = {"kind": whole["kind"]}
-        for part, _, entry in entries[: self.page]:
+        most = min(self.page, int(query.get("maxResults", self.page)))
+        for part, _, entry in entries[:most]:
             page.setdefault(part, []).append(entry)
-        if len(entries) > self.page:
-            page["nextPageToken"] = entries[self.page - 1][1]
+        if len(entries) > most:
+            page["nextPageToken"] = entries[most - 1][1]
         if "fields" in query:
             page = _only(page, query["fields"])
         response.json(page)
 
 
 def _only(page: dict, fields: str) -> dict:
-    """A partial response: `fields` as in "items(name,size),nextPageToken"."""
+    """A partial response: `fields` as in "items(name,size),nextPageToken" or "items/name,nextPageToken"."""
     inner = ()
+    fields = fields.replace("items/name", "items(name)")
     if "items(" in fields:
         before, _, rest = fields.partition("items(")
         names, _, after = rest.partition(")")

@@ -373,6 +373,11 @@ class TestSnapshots:
             warehouse.load_parquet([index_file(tmp_path, ["a", "b"])], "image_index")
             assert len(list(warehouse.rows(f"SELECT * FROM {warehouse.address('image_index')}"))) == 2
 
+    def test_a_table_that_a_load_makes_has_the_labels_of_the_settings(self, bigquery, location, tmp_path):
+        with open_warehouse(dataclasses.replace(location, table_labels={"team": "shop"})) as warehouse:
+            warehouse.load_parquet([index_file(tmp_path, ["a", "b"])], "image_index")
+        assert bigquery.client.get_table(bigquery.address("image_index")).labels == {"team": "shop"}
+
     def test_a_load_that_is_refused_is_an_error_and_leaves_no_table(self, bigquery, location, tmp_path):
         bigquery.google.answer(403, lambda call: "/upload/" in call.path)
         with open_warehouse(location) as warehouse:

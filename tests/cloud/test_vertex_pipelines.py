@@ -210,6 +210,7 @@ def test_importers_and_resolvers_find_what_is_there(vertex, run, root):
     query = {"model": {"filter": 'schema_title="tfx.Model" AND state=LIVE'}}
     tasks = {
         "Schema": task(outputs={"schema": "tfx.Schema"}, executor=importer),
+        # Later, because what it imports is what an importer that finds takes from then on.
         "Again": task(after=("Schema",), outputs={"schema": "tfx.Schema"}, executor=again),
         "Latest": task(outputs={"model": "tfx.Model"}, executor={"resolver": {"outputArtifactQueries": query}}),
         "Train": task(

@@ -40,6 +40,21 @@ def command(*words, timeout=400) -> Command:
     return Command(done.returncode, done.stdout, done.stderr, time.monotonic() - started)
 
 
+def few_epochs_thresholds(min_accuracy: float) -> dict:
+    """The committed thresholds of a release, with ones that a few epochs reach and the given accuracy."""
+    content = yaml.safe_load((ROOT / "schema" / "release.yaml").read_text())
+    content["absolute"] = {
+        "min_accuracy": min_accuracy, "min_top_3_accuracy": min_accuracy, "min_balanced_accuracy": 0.0,
+        "max_log_loss": 20.0, "max_calibration_error": 1.0, "max_confusion": 1.0,
+    }  # fmt: skip
+    for limit, value in content["comparison"].items():
+        if limit.startswith("max_"):
+            content["comparison"][limit] = 20.0 if "loss" in limit else 1.0
+    for kind in ("label", "source", "size", "new"):
+        content["slices"][kind] |= {"min_accuracy": 0.0, "max_certain_drop": 1.0}
+    return content
+
+
 class Story:
     """The store, the settings and the runs so far, by name."""
 
@@ -52,16 +67,7 @@ class Story:
 
     def write_thresholds(self, name: str, min_accuracy: float) -> pathlib.Path:
         """The committed thresholds, with ones that a few epochs reach and the given one."""
-        content = yaml.safe_load((ROOT / "schema" / "release.yaml").read_text())
-        content["absolute"] = {
-            "min_accuracy": min_accuracy, "min_top_3_accuracy": min_accuracy, "min_balanced_accuracy": 0.0,
-            "max_log_loss": 20.0, "max_calibration_error": 1.0, "max_confusion": 1.0,
-        }  # fmt: skip
-        for limit, value in content["comparison"].items():
-            if limit.startswith("max_"):
-                content["comparison"][limit] = 20.0 if "loss" in limit else 1.0
-        for kind in ("label", "source", "size", "new"):
-            content["slices"][kind] |= {"min_accuracy": 0.0, "max_certain_drop": 1.0}
+        content = few_epochs_thresholds(min_accuracy)
         path = self.folder / name
         path.write_text(yaml.safe_dump(content))
         return path

@@ -106,7 +106,7 @@ def test_compile_writes_what_the_other_commands_read(folder, tmp_path, capsys, m
     own.write_text((ROOT / "schema" / "release.yaml").read_text().replace("min_accuracy: 0.5\n", "min_accuracy: 0.625\n"))
     words = ["compile", "--settings", str(folder / "v.yaml"), "--image", IMAGE, "--output", str(output), "--thresholds", str(own)]
     assert kubeflow_runner.main([*words, "--tune"] if tune else words) == 0
-    assert f"17 steps of product-photographs, image {IMAGE}" in capsys.readouterr().out
+    assert f"20 steps of product-photographs, image {IMAGE}" in capsys.readouterr().out
     compiled = service.read_compiled(str(output), loaded())
     assert (compiled.image, compiled.tunes) == (IMAGE, tune)
     steps = service.steps_of(compiled.content)

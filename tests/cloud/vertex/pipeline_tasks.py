@@ -139,14 +139,13 @@ class Leaves:
 
     def _executor_input(self, run: Run, task: Task, folder: str) -> dict[str, Any]:
         local = self._state.to_local(folder)
-        # Cloud Storage has no folders, so that nobody has to make one before writing; a disk has.
-        pathlib.Path(local).mkdir(parents=True)
+        self._state.make_folder(local)
         definitions = task.component.output_definitions
         outputs: dict[str, Any] = {"outputFile": f"{local}/executor_output.json"}
         for key, about in definitions.artifacts.items():
             if about.artifact_type.instance_schema:
                 # TFX's artifacts are folders, and its components take them to be there, as under any of its runners.
-                pathlib.Path(f"{local}/{key}").mkdir()
+                self._state.make_folder(f"{local}/{key}")
             artifact = {
                 "name": self._metadata.new_artifact_name(run.location), "uri": f"{local}/{key}",
                 "type": json_format.MessageToDict(about.artifact_type), "metadata": json_format.MessageToDict(about.metadata),
@@ -173,25 +172,23 @@ class Leaves:
 
     def _read_driver(self, executor_input: dict[str, Any]) -> None:
         """Takes over what the driver changed."""
-        path = pathlib.Path(executor_input["outputs"]["outputFile"])
-        said = json.loads(path.read_text()) if path.exists() else {}
+        said = json.loads(self._state.read(executor_input["outputs"]["outputFile"]) or "{}")
         executor_input["inputs"]["parameterValues"].update(said.get("parameterValues", {}))
         for key, found in said.get("artifacts", {}).items():
             executor_input["outputs"]["artifacts"][key]["artifacts"][0]["metadata"] = found["artifacts"][0].get("metadata", {})
 
     def _read_outputs(self, run: Run, task: Task, executor_input: dict[str, Any]) -> Values:
-        path = pathlib.Path(executor_input["outputs"]["outputFile"])
+        text = self._state.read(executor_input["outputs"]["outputFile"])
         said = pb.ExecutorOutput()
-        if path.exists():
+        if text is not None:
             try:
-                json_format.Parse(path.read_text(), said)
+                json_format.Parse(text, said)
             except json_format.ParseError as error:
                 raise invalid(f"task {task.path!r} wrote an output that is none: {error}") from error
         made = Values({key: to_python(value) for key, value in said.parameter_values.items()})
         for key, about in task.component.output_definitions.parameters.items():
-            file = pathlib.Path(executor_input["outputs"]["parameters"][key]["outputFile"])
-            if key not in made.parameters and file.is_file():
-                text = file.read_text()
+            text = self._state.read(executor_input["outputs"]["parameters"][key]["outputFile"])
+            if key not in made.parameters and text is not None:
                 made.parameters[key] = text if about.parameter_type == pb.ParameterType.STRING else json.loads(text)
         for key, about in task.component.output_definitions.artifacts.items():
             content = dict(executor_input["outputs"]["artifacts"][key]["artifacts"][0])

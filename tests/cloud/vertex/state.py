@@ -80,15 +80,35 @@ class State:
                     raise TimeoutError(f"not within {seconds:g} s: {what}; under way: {', '.join(self._active)}")
             return found
 
+    # --- Where things lie ---
+
     def to_local(self, uri: str) -> str:
-        """The folder or file that holds what a gs:// URI names; any other text as it is."""
+        """What containers are given for a gs:// URI: the URI where Cloud Storage has its emulator, else a path of this machine.
+
+        Any other text stays as it is.
+        """
         found = re.fullmatch(r"gs://([^/]+)(/.*)?", uri)
-        return str(self._google.bucket(found[1])) + (found[2] or "") if found else uri
+        if not found or self._google.objects:
+            return uri
+        return str(self._google.bucket(found[1])) + (found[2] or "")
 
     def to_uri(self, path: str, root: str) -> str:
         """The reverse, for what lies under a root that was given as a gs:// URI."""
-        if not root.startswith("gs://"):
+        if not root.startswith("gs://") or path.startswith("gs://"):
             return path
         bucket = root.split("/")[2]
         folder = f"{self._google.bucket(bucket)}/"
         return f"gs://{bucket}/{path.removeprefix(folder)}" if path.startswith(folder) else path
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder that `to_local` gave. Cloud Storage has none, so that nobody has to make one before writing."""
+        if not path.startswith("gs://"):
+            pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+
+    def read(self, path: str) -> str | None:
+        """The text of a file that `to_local` gave; None when it is not there."""
+        if path.startswith("gs://"):
+            content = self._google.objects.find(path)
+            return None if content is None else content.decode()
+        file = pathlib.Path(path)
+        return file.read_text() if file.is_file() else None
