@@ -138,14 +138,10 @@ def weeks(_google_apis, _vertex_server, _forks, tmp_path_factory):
         patch.setattr(_google_apis, "objects", objects)
         containers = Containers(_google_apis.environment, _forks)
         containers.images[IMAGE] = dataclasses.replace(containers.images[IMAGE], forks=("tfx", "kubeflow_runner"))
-        vertex = Vertex(folder / "vertex", _google_apis, containers)
-        patch.setattr(_vertex_server, "vertex", vertex)
-        try:
+        with _vertex_server.serving(Vertex(folder / "vertex", _google_apis, containers)) as vertex:
             vertex.publisher.add_topic(TOPIC)
             with BigQuery(_google_apis) as bigquery:
                 yield tell(Weeks(vertex, objects), bigquery, folder)
-        finally:
-            vertex.close()
 
 
 def tell(weeks: Weeks, bigquery: BigQuery, folder: pathlib.Path) -> Weeks:
