@@ -13,7 +13,7 @@ from concurrent import futures
 from pipeline import storage
 from pipeline.errors import PipelineError
 from pipeline.lineage import digests
-from pipeline.lineage.base import DONE, Artifact, LineageStore, Run, same
+from pipeline.lineage.base import DONE, Artifact, Execution, LineageStore, Run, same
 from pipeline.lineage.facts import RunFacts
 from pipeline.lineage.timeline import Timeline
 from pipeline.lineage.warehouses import opened
@@ -267,11 +267,18 @@ def _gate(run: Run, facts: RunFacts, places: Places) -> Iterator[Check]:
     if not facts.gate:
         return
     step = run.step("SnapshotGate")
-    folders = [step.parameters.get("reports") or places.reports(run.run_id)] if step else [places.reports(run.run_id)]
+    folders = [_reports(step, run.run_id) or places.reports(run.run_id)]
     report = run.output("pipeline.GateReport")
     for folder in [*folders, *([report.uri] if report else [])]:
         uri = storage.join(folder, "gate.json")
         yield _digest("gate", f"gate report {uri}", facts.gate.report_sha256, digests.of_file, uri)
+
+
+def _reports(step: Execution | None, run_id: str) -> str:
+    """Folder of the run's reports by the gate's own parameter; empty when it is not known."""
+    folder = str(step.parameters.get("reports") or "") if step else ""
+    # Older runs named their own folder there, and not that of all runs.
+    return folder if not folder or storage.name_of(folder) == run_id else storage.join(folder, run_id)
 
 
 def _training(run: Run, facts: RunFacts) -> Iterator[Check]:

@@ -207,7 +207,7 @@ def test_all_that_the_runs_recorded_is_still_there_and_as_it_was(story, facts):
 def test_a_run_has_a_dossier(story, facts, tmp_path):
     page = tmp_path / "run.html"
     done = command("-m", "pipeline", "audit", "report", facts["second"]["run_id"], "--html", str(page), "--store", str(story.store))
-    assert (done.status, done.err) == (0, "") and page.read_text().count('class="step complete"') == 17
+    assert (done.status, done.err) == (0, "") and page.read_text().count('class="step complete"') == 20
 
 
 def test_a_run_is_trained_again_to_the_same_weights(story, facts, tmp_path):

@@ -1,6 +1,7 @@
 """What was altered or lost is named, whatever it is, and nothing else is."""
 
 import contextlib
+import datetime
 import json
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from pipeline.errors import PipelineError
 from pipeline.lineage import facts as audit_facts
 from pipeline.lineage import text, timeline, verify
+from pipeline.lineage.base import Execution
 from pipeline.lineage.mlmd import MLMDLineage
 
 @pytest.fixture
@@ -213,3 +215,11 @@ def test_a_model_is_led_back_to_its_run_wherever_it_lies(store, tmp_path):
     assert verify.model(audit_facts.of_run(lineage.run(run_id)), found).status == verify.LOST
     with pytest.raises(PipelineError, match="is no model, it holds no saved_model.pb"):
         verify.run_of_model(lineage, str(tmp_path))
+
+
+@pytest.mark.parametrize("recorded", ["/store/reports", "/store/reports/run-1"], ids=["all runs'", "its own, as older runs have it"])
+def test_a_gate_s_report_lies_in_the_folder_of_its_run(recorded):
+    when = datetime.datetime(2026, 3, 2, tzinfo=datetime.timezone.utc)
+    step = Execution(1, "SnapshotGate", "COMPLETE", when, when, {"reports": recorded}, {}, {})
+    assert verify._reports(step, "run-1") == "/store/reports/run-1"
+    assert verify._reports(None, "run-1") == ""

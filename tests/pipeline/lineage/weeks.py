@@ -229,7 +229,7 @@ class Weeks(HandWritten):
             return {"warehouse": json.dumps({"kind": "duckdb", "labels": str(self.labels), "database": self.places.warehouse})}
         if step != "SnapshotGate":
             return {}
-        parameters = {"reports": self.places.reports(run_id)}
+        parameters = {"reports": self.places.all_reports}
         if rejected:
             verdict = {
                 "accepted": 0, "bootstrap": 0, "verdict": rejected, "findings": FINDINGS, "failed": '["max_orphans"]',
