@@ -136,6 +136,15 @@ def test_a_job_that_may_not_be_started_is_told_in_one_line(step):
         step(denied)
 
 
+@pytest.fixture
+def heard():
+    """SIGINT interrupts, as it does in a terminal: a shell starts what runs in the background with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_step_that_is_ended_takes_its_job_along(step, vertex, monkeypatch, number, raised):
     before = signal.getsignal(signal.SIGTERM)
