@@ -97,7 +97,8 @@ def run_of_model(store: LineageStore, folder: str) -> tuple[str, str]:
         folder: The SavedModel's folder, or a Trainer's artifact that holds it.
 
     Returns:
-        The id of the newest run that recorded this digest or released a model at this path, and the SavedModel's folder.
+        The id of the newest run that recorded this digest and released it at this path, else that recorded this digest (a run
+        that is repeated makes the same files), else that released a model at this path; and the SavedModel's folder.
 
     Raises:
         PipelineError: There is no such folder, or no run of this store made what is in it.
@@ -112,9 +113,10 @@ def run_of_model(store: LineageStore, folder: str) -> tuple[str, str]:
             return released[-1], folder
         raise PipelineError(f"{folder} is no model, it holds no {_GRAPH}: name the folder of a SavedModel, or a run id")
     digest = digests.of_folder(folder)
-    uses = store.uses("pipeline.ServingRelease", "export_sha256", [digest])
-    if uses or released:
-        return uses[-1].run_id if uses else released[-1], folder
+    made = [use.run_id for use in store.uses("pipeline.ServingRelease", "export_sha256", [digest])]
+    for candidates in ([run_id for run_id in made if run_id in released], made, released):
+        if candidates:
+            return candidates[-1], folder
     raise PipelineError(
         f"no run of this store recorded a model with the digest {digest} of {folder}, or released one there: it was altered, "
         "made elsewhere, or by a run of a time when the digest was not recorded"
