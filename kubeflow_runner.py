@@ -18,7 +18,7 @@ import sys
 import traceback
 import warnings
 
-from pipeline.start import instant_to_come
+from pipeline.start import add_override, instant_to_come, override_of, require_whole_override
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -60,9 +60,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--window-end", type=instant_to_come, metavar="INSTANT", help="when the run must be done, such as 2026-03-03T06:00+01:00 (default: "
         "vertex.window_hours after its start)",
     )  # fmt: skip
-    submitting.add_argument("--override", metavar="RULE[,RULE...]", help="rules of the gate that may fail")
-    submitting.add_argument("--override-by", metavar="NAME", help="who decided so")
-    submitting.add_argument("--override-reason", metavar="TEXT", help="why")
+    add_override(submitting)
 
     commands.add_parser(
         "schedule", parents=[settings, planned], help="start it every week, or, compiled with --tune, every month"
@@ -76,11 +74,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.command == "status" and not 1 <= options.runs <= 100:
         parser.error(f"--runs {options.runs} must be 1 to 100")
     if options.command == "submit":
-        given = [value is not None for value in (options.override, options.override_by, options.override_reason)]
-        if any(given) and not all(given):
-            parser.error(
-                "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
-            )
+        require_whole_override(parser, options)
     return options
 
 
@@ -156,14 +150,10 @@ def _planned(options, config) -> None:
 
 def _submit(options) -> int:
     from pipeline.start import Start, date_and_window
-    from pipeline.validation.verdict import Override
     from pipeline.vertex import service
 
     config = _settings(options)
-    override = ""
-    if options.override is not None:
-        rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
-        override = Override(rules, options.override_by, options.override_reason).to_json()
+    override = override_of(options)
     end = options.window_end.isoformat() if options.window_end else ""
     date, _ = date_and_window(Start("", options.snapshot_date, window_end=end))
     compiled = service.read_compiled(options.job, config)

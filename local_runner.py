@@ -22,7 +22,7 @@ import traceback
 import warnings
 
 from pipeline.places import DEFAULT_STORE
-from pipeline.start import instant_to_come
+from pipeline.start import add_override, instant_to_come, override_of, require_whole_override
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -63,14 +63,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="processes that train together on this machine, 1 to 4 (default: training.workers of the settings)",
     )
-    parser.add_argument(
-        "--override",
-        metavar="RULE[,RULE...]",
-        help="accept the snapshot although these rules of the gate fail; any other that fails still rejects it. Recorded "
-        "with --override-by and --override-reason",
-    )
-    parser.add_argument("--override-by", metavar="NAME", help="who decided so")
-    parser.add_argument("--override-reason", metavar="TEXT", help="why")
+    add_override(parser)
     parser.add_argument(
         "--window-end",
         type=instant_to_come,
@@ -78,11 +71,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="when the run must be done, such as 2026-03-03T06:00+01:00: training stops in time, with the best weights so far",
     )
     options = parser.parse_args(arguments)
-    given = [value is not None for value in (options.override, options.override_by, options.override_reason)]
-    if any(given) and not all(given):
-        parser.error(
-            "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
-        )
+    require_whole_override(parser, options)
     return options
 
 
@@ -118,7 +107,6 @@ def _run(options: argparse.Namespace) -> int:
     from pipeline.tuning import decision as tuning
     from pipeline.validation.facts import read_classes
     from pipeline.validation.rules import Limits
-    from pipeline.validation.verdict import Override
     from pipeline.warehouse.base import parse_date
 
     date = str(parse_date(options.snapshot_date))
@@ -137,10 +125,7 @@ def _run(options: argparse.Namespace) -> int:
     # Data of one's own may come without: what a model must reach is no matter of its classes.
     own = schema / "release.yaml"
     thresholds = typed.load(Thresholds, options.thresholds or (own if own.exists() else ROOT / "schema" / "release.yaml"))
-    override = None
-    if options.override is not None:
-        rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
-        override = Override(rules, options.override_by, options.override_reason)
+    override = override_of(options)
     # For their errors, which need not wait for the step that meets them.
     read_classes(schema / "schema.pbtxt")
     if not (data / "images").is_dir():
@@ -180,7 +165,7 @@ def _run(options: argparse.Namespace) -> int:
             start = Start(
                 run_id,
                 date,
-                override=override.to_json() if override else "",
+                override=override,
                 window_end=options.window_end.isoformat() if options.window_end else "",
             )
             pipeline = create_pipeline(

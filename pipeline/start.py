@@ -94,3 +94,38 @@ def _instant(what: str, text: str) -> datetime.datetime:
     if instant.tzinfo is None:
         raise PipelineError(f"{what}, {text!r}, lacks its offset from UTC: write it as {text}+00:00")
     return instant.astimezone(datetime.timezone.utc)
+
+
+def add_override(parser: argparse.ArgumentParser) -> None:
+    """Declares how a person lets a week pass that breaks rules of the gate."""
+    parser.add_argument(
+        "--override",
+        metavar="RULE[,RULE...]",
+        help="accept the snapshot although these rules of the gate fail; any other that fails still rejects it. Recorded "
+        "with --override-by and --override-reason",
+    )
+    parser.add_argument("--override-by", metavar="NAME", help="who decided so")
+    parser.add_argument("--override-reason", metavar="TEXT", help="why")
+
+
+def require_whole_override(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends with a usage error when a part of an override is missing."""
+    given = [value is not None for value in (options.override, options.override_by, options.override_reason)]
+    if any(given) and not all(given):
+        parser.error(
+            "--override, --override-by and --override-reason go together: which rules may fail, who decided so, and why"
+        )
+
+
+def override_of(options: argparse.Namespace) -> str:
+    """The override as `Start` has it.
+
+    Raises:
+        PipelineError: A rule is not known, or a person or reason is empty.
+    """
+    if options.override is None:
+        return ""
+    from pipeline.validation.verdict import Override
+
+    rules = tuple(rule.strip() for rule in options.override.split(",") if rule.strip())
+    return Override(rules, options.override_by, options.override_reason).to_json()

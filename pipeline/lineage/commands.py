@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import json
 import os
+from collections.abc import Callable
 
 from pipeline import files
 from pipeline.errors import PipelineError
@@ -164,30 +165,31 @@ def _diff(options: argparse.Namespace, places: Places) -> int:
 
 
 def _image(options: argparse.Namespace, places: Places) -> int:
-    from pipeline.lineage import forward, text, timeline
-    from pipeline.lineage.mlmd import MLMDLineage
+    from pipeline.lineage import forward, text
 
-    store = MLMDLineage(places.metadata)
-    known = timeline.read(store, places.ledger)
-    used = forward.of_image(store, known, places, options.image_id)
-    if options.json:
-        _print_json({**dataclasses.asdict(used), "problems": list(known.problems)})
-    else:
-        print(text.of_image(used, known.problems))
-    return 0
+    return _uses(
+        options, places, lambda store, known: forward.of_image(store, known, places, options.image_id), text.of_image
+    )  # fmt: skip
 
 
 def _snapshot(options: argparse.Namespace, places: Places) -> int:
-    from pipeline.lineage import forward, text, timeline
+    from pipeline.lineage import forward, text
+
+    return _uses(options, places, lambda store, known: forward.of_snapshot(store, known, options.table), text.of_snapshot)
+
+
+def _uses(options: argparse.Namespace, places: Places, ask: Callable, tell: Callable) -> int:
+    """Answers what used something: `ask` gets the lineage and the timeline, `tell` makes text of what it gives."""
+    from pipeline.lineage import timeline
     from pipeline.lineage.mlmd import MLMDLineage
 
     store = MLMDLineage(places.metadata)
     known = timeline.read(store, places.ledger)
-    used = forward.of_snapshot(store, known, options.table)
+    used = ask(store, known)
     if options.json:
         _print_json({**dataclasses.asdict(used), "problems": list(known.problems)})
     else:
-        print(text.of_snapshot(used, known.problems))
+        print(tell(used, known.problems))
     return 0
 
 

@@ -180,3 +180,19 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(path, append, monkeypatch, step
     monkeypatch.undo()
     assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
     assert append("2").number == 2
+
+
+def test_a_step_that_is_tried_again_after_others_released_finds_its_own_entry(path, append):
+    """It must not take what it released for held, and remove a folder that a rollback may need."""
+    first, second = append("1", from_version=""), append("2", from_version="1")
+    content = path.read_bytes()
+    assert append("1", from_version="") == first and path.read_bytes() == content
+    assert ledger.serving(path, "default") == second
+
+
+def test_people_may_return_to_a_version_time_and_again(path, append):
+    append("1")
+    for _ in range(2):
+        append("2", action="promote")
+        append("1", action="rollback")
+    assert [entry.to_version for entry in ledger.read(path)] == ["1", "2", "1", "2", "1"]
