@@ -115,11 +115,7 @@ def _lines(path: str, content: bytes) -> list[bytes]:
 
 def serving(path: str | os.PathLike, endpoint: str) -> Entry | None:
     """The entry of what serves at `endpoint` now, or None."""
-    return _newest(read(path), endpoint)
-
-
-def _newest(entries: list[Entry], endpoint: str) -> Entry | None:
-    return next((entry for entry in reversed(entries) if entry.endpoint == endpoint), None)
+    return next(reversed(of_endpoint(path, endpoint)), None)
 
 
 def of_endpoint(path: str | os.PathLike, endpoint: str) -> list[Entry]:
