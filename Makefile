@@ -7,10 +7,10 @@ ARGS ?=
 export TFX_LINE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-current lock image clean
+.PHONY: help setup run test test-current lock image image-rehearsal clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo
 	@echo '  DATE=$(DATE)    the Monday that make run takes'
 	@echo '  ARGS=...           further arguments for local_runner.py (make run) or pytest (make test)'
@@ -37,6 +37,9 @@ lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer vers
 image: ## build the container image (BASE=, BEAM=, IMAGE=: deploy/image.py says what they are)
 	@BASE='$(BASE)' BEAM='$(BEAM)' IMAGE='$(IMAGE)' $(PYTHON) deploy/image.py
 
+image-rehearsal: ## carry out deploy/Dockerfile without a container engine, in a Debian 13 of its own (as root)
+	@$(PYTHON) deploy/rehearse.py
+
 clean: ## remove .venv/ and caches; leaves store/, where runs and models are
-	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .debian13 .pytest_cache
+	rm -rf .venv .venv-tools .venv-bigquery .venv-vizier .debian13 .image-rehearsal .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

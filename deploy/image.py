@@ -46,13 +46,12 @@ def build(environment) -> None:
                 f"{name}={environment.get(name, '')!r} is no image by digest: write NAME@sha256:DIGEST. deploy/Dockerfile says "
                 "what it must hold, and `docker buildx imagetools inspect NAME:TAG` prints its digest"
             )
-    commit = _commit()
+    commit = committed()
     engine = next((name for name in ("docker", "podman") if shutil.which(name)), None)
     if engine is None:
         raise BuildError("there is neither docker nor podman here to build an image with: install one of them")
     with tempfile.TemporaryDirectory(prefix="image-") as folder:
-        archive = subprocess.run(["git", "-C", ROOT, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        export(commit, folder)
         command = [
             engine, "build", "--file", os.path.join(folder, "deploy", "Dockerfile"), "--tag", image,
             *(f"--build-arg={name}={environment[name]}" for name in ("BASE", "BEAM")),
@@ -65,7 +64,15 @@ def build(environment) -> None:
     print(f"{image} holds commit {commit}. Push it; the registry then knows the digest that kubeflow_runner.py wants")
 
 
-def _commit() -> str:
+def export(commit: str, folder: str) -> None:
+    """Lays the files of a commit into a folder."""
+    archive = subprocess.run(["git", "-C", ROOT, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+
+
+def committed() -> str:
+    """The commit that is checked out. Raises BuildError: there is none, or files were changed since."""
+
     def git(*words: str) -> str:
         done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False)
         if done.returncode:
