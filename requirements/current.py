@@ -95,18 +95,25 @@ def summary(output: str, versions: str, seconds: float) -> Optional[str]:
     return f"TFX {LINE} on {versions}: {closing[-1]} in {seconds:.0f} s" if closing else None
 
 
-def make_debian() -> None:
-    """Unpacks Debian 13 into .debian13/, unless it is there whole.
+def make_debian(root: Optional[pathlib.Path] = None, packages: str = PACKAGES) -> None:
+    """Unpacks Debian 13 into a folder, unless it is there whole.
+
+    Args:
+      root: the folder; None for .debian13/.
+      packages: what it holds beside the least that there is, separated by commas.
 
     Raises:
       SetupError: debootstrap failed; its own message stands above.
     """
-    if STAMP.exists():
+    root = root or DEBIAN
+    stamp = root / STAMP.name
+    if stamp.exists():
         return
-    if DEBIAN.exists():
-        shutil.rmtree(DEBIAN)
-    bootstrap.say(f"Debian 13 into {DEBIAN.name}/, once")
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN)]
+    if root.exists():
+        shutil.rmtree(root)
+    bootstrap.say(f"Debian 13 into {root.name}/, once")
+    include = [f"--include={packages}"] if packages else []
+    command = ["debootstrap", "--variant=minbase", *include, SUITE, str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
         assert process.stdout is not None
         lines = list(process.stdout)
@@ -115,7 +122,7 @@ def make_debian() -> None:
             f"debootstrap could not make Debian 13:\n{bootstrap.indented(''.join(lines))}\n"
             "Check the network, or that debootstrap knows trixie (Debian 12 has it since 12.1)."
         )
-    STAMP.touch()
+    stamp.touch()
 
 
 def copy_project() -> None:
@@ -137,10 +144,15 @@ def copy_project() -> None:
             shutil.copyfile(file, DEBIAN / file[1:])
 
 
-def in_debian(*command: str) -> List[str]:
-    """The command line that runs `command` inside, with its own mounts and processes, which end with it."""
+def in_debian(*command: str, root: Optional[pathlib.Path] = None) -> List[str]:
+    """The command line that runs `command` inside a Debian, with its own mounts and processes, which end with it.
+
+    Args:
+      command: the command.
+      root: the Debian's folder; None for .debian13/.
+    """
     with_us = ["setpriv", "--pdeathsig", "KILL"]  # should this process be killed, everything inside goes too
-    isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _IN_DEBIAN, "sh", str(DEBIAN)]
+    isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _IN_DEBIAN, "sh", str(root or DEBIAN)]
     return [*with_us, *isolated, *command]
 
 

@@ -1,5 +1,6 @@
 """Each installed package has a licence that lets a company run, change and pass on what it builds with it."""
 
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -13,19 +14,30 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Permissive ones, and MPL-2.0, which asks only that changes to its own files be published.
 _ALLOWED = re.compile(
     r"\(?(Apache([ -](Software )?License)?(,? ?(Version )?-?2\.0)?|(3-Clause )?BSD( License|-[23]-Clause)?|MIT( License|-0|-CMU)?"
-    r"|ISC( License \(ISCL\))?|PSF-2\.0|Python Software Foundation License|CNRI-Python"
-    r"|MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\))\)?"
+    r"|0BSD|Zlib|CC0-1\.0|ISC( License \(ISCL\))?|PSF-2\.0|Python Software Foundation License|CNRI-Python"
+    r"|(The )?Unlicense( \(Unlicense\))?|MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\))\)?"
 )
 # Say nothing in their metadata, and this in their repositories.
-_READ_BY_HAND = {"namex": "Apache-2.0"}
+_READ_BY_HAND = {"namex": "Apache-2.0", "sigstore-models": "MIT"}
 _NO_LICENCE = {"DFSG approved", "OSI Approved"}  # classifiers that stand beside the licence
 
 
+@functools.cache
 def installed() -> dict[str, str]:
     """The licence of each package of this environment, as its metadata has it."""
     words = [sys.executable, "-m", "piplicenses", "--from=mixed", "--format=json", "--with-system"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     return {row["Name"].lower().replace("_", "-"): row["License"] for row in json.loads(done.stdout)}
+
+
+def _accepted(licence: str) -> bool:
+    """Of what a package offers to choose from, one is enough."""
+    return licence in _NO_LICENCE or any(map(_ALLOWED.fullmatch, licence.split(" OR ")))
+
+
+def test_of_two_licences_one_is_enough_and_of_two_that_hold_both_must_be():
+    assert _accepted("CC0-1.0 OR Apache-2.0") and not _accepted("GPL-3.0 OR AGPL-3.0")
+    assert [_accepted(part) for part in re.split(r"; | AND ", "MIT AND GPL-3.0")] == [True, False]
 
 
 def test_every_licence_is_one_that_we_accept():
@@ -34,7 +46,7 @@ def test_every_licence_is_one_that_we_accept():
     refused = {
         name: licence
         for name, licence in licences.items()
-        if not all(_ALLOWED.fullmatch(part) for part in re.split(r"; | AND | OR ", licence) if part not in _NO_LICENCE)
+        if not all(map(_accepted, re.split(r"; | AND ", licence)))
     }
     assert refused == {}
 
