@@ -6,7 +6,8 @@ Writes bench/lineage.json and prints a table. One real run of the sample (local_
 Metadata's tables, with ids, dates, versions, digests and a ledger of its own for each week, and a label snapshot each in the
 warehouse, of which every second has some labels changed. `cold` is a command in a process of its own, `in process` a question
 with the store opened anew, over different weeks: by the clock, and by the processor's time, which is what it takes on a
-machine that does nothing else, and what is judged. Takes about ten minutes on two cores and 1.5 GB of disk.
+machine that does nothing else, and what is judged. The same in MariaDB of Debian's packages, where it is installed, with 52
+and 520 runs. Takes about ten minutes on two cores and 1.5 GB of disk.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -31,10 +33,13 @@ import duckdb  # noqa: E402
 from bench.shards import machine  # noqa: E402
 from pipeline import files  # noqa: E402
 from pipeline.lineage import audit, diff, facts, forward, graph, moment, timeline, verify  # noqa: E402
+from pipeline.lineage.base import LineageStore  # noqa: E402
 from pipeline.lineage.mlmd import MLMDLineage  # noqa: E402
+from pipeline.lineage.mysql import MySQLLineage  # noqa: E402
 from pipeline.places import Places  # noqa: E402
 from pipeline.release import ledger  # noqa: E402
 from pipeline.warehouse import Location, open_warehouse  # noqa: E402
+from tests.pipeline.lineage import mariadb  # noqa: E402
 
 FIRST = datetime.datetime(1926, 1, 4, 12, tzinfo=datetime.timezone.utc)
 """So early that a hundred years of weeks lie in the past: nothing is told of the future."""
@@ -51,23 +56,37 @@ def main() -> int:
     parser.add_argument("--runs", type=int, nargs="+", default=[52, 520, 5200], metavar="N")
     parser.add_argument("--repeat", type=int, default=40, metavar="N", help="questions in process of each kind (default: 40)")
     parser.add_argument("--cold", type=int, default=5, metavar="N", help="commands of each kind (default: 5)")
+    parser.add_argument("--real", metavar="DIR", help="a store with one real run, which is copied (default: a new run)")
+    parser.add_argument("--mariadb", type=int, default=520, metavar="N", help="also in MariaDB, up to so many runs (default: 520)")
     parser.add_argument("--output", default=str(ROOT / "bench" / "lineage.json"))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         places = Places(store=str(pathlib.Path(folder, "store")))
-        print("one real run ...", flush=True)
-        words = [sys.executable, str(ROOT / "local_runner.py"), "--snapshot-date", "2026-03-02", "--store", places.store]
-        subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if options.real:
+            shutil.copytree(options.real, places.store)
+        else:
+            print("one real run ...", flush=True)
+            words = [sys.executable, str(ROOT / "local_runner.py"), "--snapshot-date", "2026-03-02", "--store", places.store]
+            subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        server, missing = None, mariadb.missing()
+        if missing:
+            print(f"not in MariaDB: {missing}")
+        elif options.mariadb:
+            pathlib.Path(folder, "mariadb").mkdir()
+            server = stack.enter_context(mariadb.running(pathlib.Path(folder, "mariadb")))
         stores = []
         for count in sorted(options.runs):
             copied = grow(places, count)
             print(f"{count} runs, {os.path.getsize(places.metadata) / 2**20:.0f} MiB", flush=True)
             stores.append({
                 "runs": count,
+                "load": [round(load, 1) for load in os.getloadavg()],
                 "metadata_mib": round(os.path.getsize(places.metadata) / 2**20, 1),
                 "in_process_ms": in_process(places, copied, options.repeat),
                 "cold_seconds": cold(places, copied, options.cold),
             })  # fmt: skip
+            if server and count <= options.mariadb:
+                stores[-1]["in_process_mariadb_ms"] = in_mariadb(server, places, copied, options.repeat)
             print(table(stores[-1]), flush=True)
             result = written(options.output, stores)
     print(f"above the limits at {JUDGED} runs: {', '.join(result['above_limits']) or 'none'}")
@@ -101,16 +120,18 @@ def grow(places: Places, count: int) -> list[dict[str, str]]:
     """Brings the store to `count` runs beside the real one; returns the copied ones."""
     weeks = [week(number) for number in range(count)]
     checksums = _snapshots(places, weeks)
+    entries = _entries(places, weeks)
     with contextlib.closing(sqlite3.connect(places.metadata)) as db:
-        have = db.execute("SELECT COUNT(*) FROM Context c JOIN Type t ON t.id = c.type_id WHERE t.name = 'pipeline_run'").fetchone()[0] - 1
-        run = db.execute(
-            "SELECT c.id, c.type_id FROM Context c JOIN Type t ON t.id = c.type_id WHERE t.name = 'pipeline_run' ORDER BY c.id"
-        ).fetchone()
-        entries = _entries(places, weeks)
-        shape = _shape(db, run[0])
-        for number in range(have, count):
-            _copy(db, run, shape, number + 1, weeks[number], checksums[number % 2], entries[number])
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -400000", "temp_store = MEMORY"):
+            db.execute(f"PRAGMA {pragma}")
+        runs = db.execute(
+            "SELECT c.id FROM Context c JOIN Type t ON t.id = c.type_id WHERE t.name = 'pipeline_run' ORDER BY c.id"
+        ).fetchall()
+        have = len(runs) - 1
+        new = [(number, weeks[number], checksums[number % 2], entries[number]) for number in range(have, count)]
+        _copies(db, runs[0][0], new)
         db.commit()
+        db.execute("PRAGMA journal_mode = DELETE")
     pathlib.Path(places.ledger).write_bytes(b"".join(entry.line() + b"\n" for entry in entries))
     return weeks
 
@@ -155,24 +176,6 @@ def _entries(places: Places, weeks: list[dict]) -> list[ledger.Entry]:
     return entries
 
 
-def _shape(db: sqlite3.Connection, run: int) -> dict[str, list[tuple]]:
-    """The rows of the real run, by table."""
-    executions = "SELECT execution_id FROM Association WHERE context_id = ?"
-    events = f"SELECT id FROM Event WHERE execution_id IN ({executions})"
-    artifacts = f"SELECT DISTINCT artifact_id FROM Event WHERE execution_id IN ({executions})"
-    wanted = {
-        "Execution": f"id IN ({executions})",
-        "ExecutionProperty": f"execution_id IN ({executions})",
-        "Artifact": f"id IN ({artifacts})",
-        "ArtifactProperty": f"artifact_id IN ({artifacts})",
-        "Event": f"id IN ({events})",
-        "EventPath": f"event_id IN ({events})",
-        "Association": f"execution_id IN ({executions})",
-        "Attribution": f"artifact_id IN ({artifacts})",
-    }
-    return {table: db.execute(f"SELECT * FROM {table} WHERE {where}", (run,)).fetchall() for table, where in wanted.items()}
-
-
 # What is another one in each week: name of a fact -> its value.
 def _facts_of(item: dict, content: tuple[int, str], entry: ledger.Entry) -> dict:
     return {
@@ -183,41 +186,62 @@ def _facts_of(item: dict, content: tuple[int, str], entry: ledger.Entry) -> dict
     }  # fmt: skip
 
 
-def _copy(db, run: tuple[int, int], shape, number: int, item: dict, content: tuple[int, str], entry: ledger.Entry) -> None:
-    """Writes one week: the real run's rows with ids of its own."""
-    step = number * 100_000
-    context = db.execute("INSERT INTO Context (type_id, name) VALUES (?, ?)", (run[1], item["run_id"])).lastrowid
-    known = _facts_of(item, content, entry)
+def _copies(db: sqlite3.Connection, run: int, new: list[tuple[int, dict, tuple[int, str], ledger.Entry]]) -> None:
+    """Writes weeks: the real run's rows, one statement a table, with ids, times and facts of their own."""
+    (started,) = db.execute("SELECT create_time_since_epoch FROM Context WHERE id = ?", (run,)).fetchone()
+    db.execute("CREATE TEMP TABLE week (step INT, name TEXT, moved INT, context INT)")
+    db.execute("CREATE TEMP TABLE other (step INT, name TEXT, number INT, text TEXT, PRIMARY KEY (step, name)) WITHOUT ROWID")
+    (newest,) = db.execute("SELECT MAX(id) FROM Context").fetchone()
+    for place, (number, item, content, entry) in enumerate(new, start=1):
+        step = (number + 1) * 100_000
+        at = datetime.datetime.fromisoformat(item["at"]).timestamp() * 1000
+        db.execute("INSERT INTO week VALUES (?, ?, ?, ?)", (step, item["run_id"], round(at) - started, newest + place))
+        for name, value in _facts_of(item, content, entry).items():
+            pair = (value, None) if isinstance(value, int) else (None, value)
+            db.execute("INSERT INTO other VALUES (?, ?, ?, ?)", (step, name, *pair))
+    executions = f"(SELECT execution_id FROM Association WHERE context_id = {run})"
+    events = f"(SELECT id FROM Event WHERE execution_id IN {executions})"
+    artifacts = f"(SELECT artifact_id FROM Event WHERE execution_id IN {executions})"
+    times = "create_time_since_epoch + moved, last_update_time_since_epoch + moved"
+    context = f"CASE context_id WHEN {run} THEN week.context ELSE context_id END"
+    changed = "CASE WHEN o.step IS NULL OR (int_value IS NULL AND string_value IS NULL) THEN {} ELSE o.{} END"
+    values = "double_value, {}, byte_value, proto_value, bool_value"
+    # Table -> which rows are the real run's, and the columns of a copy of them.
+    tables = {
+        "Context": (f"id = {run}", f"week.context, type_id, week.name, external_id, {times}"),
+        "Execution": (f"id IN {executions}", f"id + week.step, type_id, last_known_state, s.name || '-' || week.step, external_id, {times}"),
+        "ExecutionProperty": (
+            f"execution_id IN {executions}",
+            f"execution_id + week.step, s.name, is_custom_property, int_value, {values.format('string_value')}",
+        ),
+        "Artifact": (f"id IN {artifacts}", f"id + week.step, type_id, uri, state, s.name || '-' || week.step, external_id, {times}"),
+        "ArtifactProperty": (
+            f"artifact_id IN {artifacts}",
+            f"artifact_id + week.step, s.name, is_custom_property, {changed.format('int_value', 'number')}, "
+            f"{values.format(changed.format('string_value', 'text'))}",
+        ),
+        "Event": (f"id IN {events}", "id + week.step, artifact_id + week.step, execution_id + week.step, type, milliseconds_since_epoch + moved"),
+        "EventPath": (f"event_id IN {events}", "event_id + week.step, is_index_step, step_index, step_key"),
+        "Association": (f"execution_id IN {executions}", f"id + week.step, {context}, execution_id + week.step"),
+        "Attribution": (f"artifact_id IN {artifacts}", f"id + week.step, {context}, artifact_id + week.step"),
+    }  # fmt: skip
+    for table, (mine, _) in tables.items():
+        db.execute(f"CREATE TEMP TABLE real_{table} AS SELECT * FROM {table} WHERE {mine}")
+    for table, (_, columns) in tables.items():
+        join = "LEFT JOIN other o ON o.step = week.step AND o.name = s.name" if table == "ArtifactProperty" else ""
+        db.execute(f"INSERT INTO {table} SELECT {columns} FROM week CROSS JOIN real_{table} s {join}")
+        db.execute(f"DROP TABLE real_{table}")
+    db.execute("DROP TABLE week")
+    db.execute("DROP TABLE other")
 
-    def own_facts(row: tuple) -> tuple:
-        owner, name, custom, integer, double, text, *rest = row
-        value = known.get(name)
-        if value is not None and (integer is not None or text is not None):
-            integer, text = (value, None) if isinstance(value, int) else (None, value)
-        return owner + step, name, custom, integer, double, text, *rest
 
-    rows = {
-        "Execution": [(row[0] + step, row[1], row[2], row[3] and f"{row[3]}-{number}", *row[4:]) for row in shape["Execution"]],
-        "ExecutionProperty": [(row[0] + step, *row[1:]) for row in shape["ExecutionProperty"]],
-        "Artifact": [(row[0] + step, *row[1:4], row[4] and f"{row[4]}-{number}", *row[5:]) for row in shape["Artifact"]],
-        "ArtifactProperty": [own_facts(row) for row in shape["ArtifactProperty"]],
-        "Event": [(row[0] + step, row[1] + step, row[2] + step, *row[3:]) for row in shape["Event"]],
-        "EventPath": [(row[0] + step, *row[1:]) for row in shape["EventPath"]],
-        "Association": [(row[0] + step, context if row[1] == run[0] else row[1], row[2] + step) for row in shape["Association"]],
-        "Attribution": [(row[0] + step, context if row[1] == run[0] else row[1], row[2] + step) for row in shape["Attribution"]],
-    }
-    for name, content_rows in rows.items():
-        if content_rows:
-            db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(content_rows[0]))})", content_rows)
+def questions(places: Places, weeks: list[dict], url: str = "") -> dict[str, Callable[[int], object]]:
+    """Name -> the question about the week of a number, with everything opened anew; the lineage at `url`, or in the store."""
 
+    def lineage() -> LineageStore:
+        return MySQLLineage(url, mariadb.AUDITOR[1]) if url else MLMDLineage(places.metadata)
 
-def questions(places: Places, weeks: list[dict]) -> dict[str, Callable[[int], object]]:
-    """Name -> the question about the week of a number, with everything opened anew."""
-
-    def lineage() -> MLMDLineage:
-        return MLMDLineage(places.metadata)
-
-    def times(store: MLMDLineage) -> timeline.Timeline:
+    def times(store: LineageStore) -> timeline.Timeline:
         return timeline.read(store, places.ledger)
 
     def serving(number):
@@ -254,10 +278,16 @@ def questions(places: Places, weeks: list[dict]) -> dict[str, Callable[[int], ob
     return {"serving": serving, "run": run, "diff": compare, "snapshot": snapshot, "image": image, "verify": verified, "graph": drawn}
 
 
-def in_process(places: Places, weeks: list[dict], repeat: int) -> dict[str, dict[str, float]]:
+def in_mariadb(server: mariadb.MariaDB, places: Places, weeks: list[dict], repeat: int) -> dict[str, dict[str, float]]:
+    """As `in_process`, with the lineage in MariaDB; the processor's time is this process's, without the server's."""
+    server.copy(places.metadata, "lineage")
+    return in_process(places, weeks, repeat, server.url("lineage"))
+
+
+def in_process(places: Places, weeks: list[dict], repeat: int, url: str = "") -> dict[str, dict[str, float]]:
     """Median and 95th percentile of each question, in milliseconds, by the clock and by the processor."""
     found = {}
-    for name, ask in questions(places, weeks).items():
+    for name, ask in questions(places, weeks, url).items():
         ask(0)
         clock, processor = [], []
         # An answer that names every run is asked for less often.

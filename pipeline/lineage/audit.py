@@ -1,5 +1,6 @@
 """What served, and what produced it: the questions, answered from lineage and serving ledger."""
 
+import contextlib
 import dataclasses
 import datetime
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from typing import Any
 
 from pipeline.errors import PipelineError
 from pipeline.lineage import facts as facts_module
-from pipeline.lineage.base import LineageStore, Run, closest
+from pipeline.lineage.base import LineageStore, Run, UnknownRun, closest
 from pipeline.lineage.facts import RunFacts
 from pipeline.lineage.moment import Span
 from pipeline.lineage.timeline import Interval, Timeline
@@ -51,12 +52,10 @@ def serving(store: LineageStore, timeline: Timeline, span: Span, endpoint: str |
     found = [item for item in intervals if item.since < span.end and (item.until is None or item.until > span.start)]
     if not found:
         raise PipelineError(f"nothing served on {span.name}: {_around(intervals, span)}")
-    known_runs = set(store.run_ids())
-    facts = {
-        run_id: facts_module.of_run(store.run(run_id))
-        for run_id in dict.fromkeys(interval.run_id for interval in found)
-        if run_id in known_runs
-    }
+    facts = {}
+    for run_id in dict.fromkeys(interval.run_id for interval in found):
+        with contextlib.suppress(UnknownRun):
+            facts[run_id] = facts_module.of_run(store.run(run_id))
     return [Served(interval, facts.get(interval.run_id)) for interval in found]
 
 

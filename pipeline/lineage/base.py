@@ -4,13 +4,19 @@ import abc
 import dataclasses
 import datetime
 import difflib
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipeline.errors import PipelineError
 
 DONE = ("COMPLETE", "CACHED")
 """States of a step whose outputs count."""
 
 CUT_OFF = ("FAILED", "CANCELED")
 """States of a step that ended without outputs."""
+
+RELEASE_TYPE = "pipeline.ServingRelease"
+"""Type of the artifacts that releases are read from."""
 
 SHOWN = 3
 """How many near names an error offers."""
@@ -21,13 +27,13 @@ class Artifact:
     """One artifact.
 
     Attributes:
-        id: Its id in the store.
+        id: Its id in the store: a number in ML Metadata's tables, a text on Vertex.
         type: Type name, such as `pipeline.LabelSnapshot` or `Model`.
         uri: Where its content is.
         facts: Its properties, declared and custom.
     """
 
-    id: int
+    id: int | str
     type: str
     uri: str
     facts: Mapping[str, str | int | float]
@@ -38,7 +44,7 @@ class Execution:
     """One step of a run.
 
     Attributes:
-        id: Its id in the store.
+        id: Its id in the store, as that of an artifact.
         step: Name of the component.
         state: `COMPLETE`, `FAILED`, `CANCELED`, `RUNNING` or `CACHED`.
         started: When, UTC.
@@ -48,7 +54,7 @@ class Execution:
         outputs: Output key -> artifacts.
     """
 
-    id: int
+    id: int | str
     step: str
     state: str
     started: datetime.datetime
@@ -127,6 +133,10 @@ class Use:
     trained: bool
 
 
+class UnknownRun(PipelineError):
+    """There is no run of that id."""
+
+
 class LineageStore(abc.ABC):
     """Reads what runs recorded; writes nothing."""
 
@@ -135,7 +145,8 @@ class LineageStore(abc.ABC):
         """Reads one run.
 
         Raises:
-            PipelineError: There is no run of that id; the text offers the closest.
+            UnknownRun: There is no run of that id; the text offers the closest.
+            PipelineError: The store cannot be read.
         """
 
     @abc.abstractmethod
@@ -168,11 +179,72 @@ class LineageStore(abc.ABC):
         """
 
 
+def state_of(steps: Sequence[tuple[str, str]]) -> str:
+    """How far a run came.
+
+    Args:
+        steps: State and name of its steps in order; those that ended well may be left out, but for ServingLedger.
+
+    Returns:
+        `COMPLETE`, `RUNNING`, or such as `FAILED at SnapshotGate`.
+    """
+    for state, step in steps:
+        if state in CUT_OFF:
+            return f"{state} at {step}"
+    return "COMPLETE" if any(step == "ServingLedger" and state in DONE for state, step in steps) else "RUNNING"
+
+
+def releases_of(found: Iterable[Mapping[str, str | int | float]]) -> list[Release]:
+    """The releases that artifacts tell of, by the numbers of the ledger.
+
+    Args:
+        found: Facts of each artifact. Two that tell of the same entry of the ledger tell of one release.
+    """
+    releases = {release.number: release for facts in found for release in _moves(facts)}
+    return [releases[number] for number in sorted(releases)]
+
+
+def _moves(facts: Mapping[str, str | int | float]) -> list[Release]:
+    """What an artifact of a release, `pipeline.ServingRelease`, tells of traffic that moved.
+
+    Args:
+        facts: Its facts. `ledger_entries`, JSON, has the ledger's entries of a release in several steps; one that moved all
+            traffic at once has its entry in facts of their own.
+    """
+    if facts.get("ledger_entries"):
+        entries = json.loads(facts["ledger_entries"])
+    elif facts.get("released"):
+        named = {"number": "ledger_number", "at": "released_at", "line_sha256": "ledger_line_sha256"}
+        entries = [{**facts, **{name: facts.get(fact) for name, fact in named.items()}}]
+    else:
+        entries = []
+    return [
+        Release(
+            number=int(entry["number"]),
+            at=entry["at"],
+            endpoint=entry["endpoint"],
+            run_id=entry["run_id"],
+            version=entry["to_version"],
+            share=float(entry["share"]),
+            path=entry["path"],
+            line_sha256=entry["line_sha256"],
+        )
+        for entry in entries
+    ]
+
+
 def same(recorded, value) -> bool:
     """Whether a fact of the lineage is `value`: ML Metadata keeps six digits behind the point of a number in SQLite."""
     if isinstance(value, float) and isinstance(recorded, (int, float)):
         return abs(recorded - value) <= 1e-6
     return recorded == value
+
+
+def unknown_run(run_id: str, known: Sequence[str], place: str) -> UnknownRun:
+    """What is told of a run that is not among those that are `known`, oldest first; `place` names the store."""
+    near = closest(run_id, known)
+    hint = f"the closest: {', '.join(near)}" if near else f"the newest is {known[-1]}" if known else "the store is empty"
+    return UnknownRun(f"there is no run {run_id!r} in {place}; {hint}")
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ prints: the SHA-256 of one line for each file, its own SHA-256, two blanks, its 
 """
 
 import hashlib
+from collections.abc import Mapping
 from concurrent import futures
 
 from pipeline import storage
@@ -26,6 +27,29 @@ def of_file(uri: str) -> str:
     return digest.hexdigest()
 
 
+def of_files(uri: str) -> dict[str, str]:
+    """SHA-256 of each file in a folder, at any depth, by its path in the folder, in the order of the paths' bytes.
+
+    Args:
+        uri: The folder, on a disk or in Cloud Storage.
+
+    Raises:
+        OSError: It does not exist, holds no file, or one that cannot be read.
+    """
+    root = uri.rstrip("/")
+    paths = sorted((listed.uri.removeprefix(f"{root}/") for listed in storage.walk(root)), key=str.encode)
+    if not paths:
+        raise FileNotFoundError(2, "there is no file in it", uri)
+    with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(paths, pool.map(lambda path: of_file(f"{root}/{path}"), paths), strict=True))
+
+
+def of_listing(files: Mapping[str, str]) -> str:
+    """The digest of a folder of such files: what `of_folder` gives."""
+    lines = b"".join(f"{digest}  ./".encode() + path.encode() + b"\n" for path, digest in files.items())
+    return hashlib.sha256(lines).hexdigest()
+
+
 def of_folder(uri: str) -> str:
     """SHA-256 over names and contents of all files in a folder, at any depth, 64 hexadecimal digits.
 
@@ -35,11 +59,4 @@ def of_folder(uri: str) -> str:
     Raises:
         OSError: It does not exist, holds no file, or one that cannot be read.
     """
-    root = uri.rstrip("/")
-    paths = sorted((listed.uri.removeprefix(root).encode() for listed in storage.walk(root)))
-    if not paths:
-        raise FileNotFoundError(2, "there is no file in it", uri)
-    with futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        digests = pool.map(lambda path: of_file(root + path.decode()), paths)
-        lines = b"".join(digest.encode() + b"  ." + path + b"\n" for digest, path in zip(digests, paths, strict=True))
-    return hashlib.sha256(lines).hexdigest()
+    return of_listing(of_files(uri))

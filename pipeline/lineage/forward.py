@@ -5,7 +5,7 @@ An erasure request or a label that was poisoned is answered so.
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pipeline.errors import PipelineError
 from pipeline.lineage.base import SHOWN, LineageStore, Use, closest
@@ -14,9 +14,6 @@ from pipeline.lineage.warehouses import opened
 from pipeline.places import Places
 from pipeline.validation.text import shortened
 from pipeline.warehouse import Warehouse, queries
-
-_AT_ONCE = 100
-"""How many tables one query asks."""
 
 _SNAPSHOT = "pipeline.LabelSnapshot"
 
@@ -139,14 +136,16 @@ def of_image(store: LineageStore, timeline: Timeline, places: Places, image_id: 
         raise PipelineError(f"there is no warehouse {error.filename} to know the label: restore it from a backup") from error
     with warehouse as place:
         present = place.present(tables)
-        labels = list(_ask(place, queries.labels_of_image, present, image_id))
+        asked = {"image_id": image_id}
+        labels = list(place.rows_of_each(queries.labels_of_image, present, asked))
         if not labels:
             raise PipelineError(f"no snapshot holds a label of the image {image_id!r}{_near(place, present, image_id)}")
         uses = store.uses(_SNAPSHOT, "table", {row["found_in"] for row in labels})
         run_ids = [use.run_id for use in uses]
         shards = store.facts("pipeline.ImageShards", ["index_table"], run_ids)
         indexes = {run_id: facts["index_table"] for run_id, facts in shards.items()}
-        found = {row["found_in"]: row for row in _ask(place, queries.places_of_image, sorted(set(indexes.values())), image_id)}
+        known = sorted(set(indexes.values()))
+        found = {row["found_in"]: row for row in place.rows_of_each(queries.places_of_image, known, asked)}
     splits = _splits(store, run_ids)
     runs = {run.run_id: run for run in _runs(timeline, uses)}
     by_table: dict[str, list[str]] = {}
@@ -178,12 +177,6 @@ def _runs(timeline: Timeline, uses: Iterable[Use]) -> list[RunOfSnapshot]:
     for interval in timeline.intervals:
         served.setdefault(interval.run_id, []).append(interval)
     return [RunOfSnapshot(use.run_id, use.state, use.trained, tuple(served.get(use.run_id, ()))) for use in uses]
-
-
-def _ask(place: Warehouse, query, names: list[str], image_id: str) -> Iterator[dict]:
-    for start in range(0, len(names), _AT_ONCE):
-        tables = {name: place.address(name) for name in names[start : start + _AT_ONCE]}
-        yield from place.rows(query(tables), {"image_id": image_id})
 
 
 def _splits(store: LineageStore, run_ids: list[str]) -> dict[str, dict]:

@@ -24,8 +24,10 @@ _GAP, _RISE, _MARGIN = 16, 34, 12
 
 _SWEEPS = 12
 
+_Id = int | str
+
 # A step's id, or (its id, layer) for a line of it that passes that layer.
-_Node = int | tuple[int, int]
+_Node = _Id | tuple[_Id, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Edge:
         implied: Whether there is a longer way from source to target, which says the same.
     """
 
-    source: int
-    target: int
+    source: _Id
+    target: _Id
     artifacts: tuple[Artifact, ...]
     implied: bool
 
@@ -55,7 +57,7 @@ class Picture:
         width, height: Of the whole.
     """
 
-    steps: Mapping[int, tuple[float, float]]
+    steps: Mapping[_Id, tuple[float, float]]
     edges: tuple[tuple[Edge, tuple[tuple[float, float], ...]], ...]
     width: float
     height: float
@@ -64,17 +66,19 @@ class Picture:
 def edges_of(run: Run) -> list[Edge]:
     """What the steps of a run hand to one another; what came from outside the run has no edge."""
     makers = {artifact.id: step.id for step in run.executions for group in step.outputs.values() for artifact in group}
-    handed: dict[tuple[int, int], list[Artifact]] = {}
+    handed: dict[tuple[_Id, _Id], list[Artifact]] = {}
+    started: set[_Id] = set()
     for step in run.executions:
         for artifact in itertools.chain.from_iterable(step.inputs.values()):
             source = makers.get(artifact.id)
-            # Steps are numbered as they start: nothing is handed back.
-            if source is not None and source < step.id:
+            # Nothing is handed back to a step that started before.
+            if source in started:
                 handed.setdefault((source, step.id), []).append(artifact)
-    below: dict[int, set[int]] = {}
+        started.add(step.id)
+    below: dict[_Id, set[_Id]] = {}
     for source, target in handed:
         below.setdefault(source, set()).add(target)
-    reached: dict[int, set[int]] = {}
+    reached: dict[_Id, set[_Id]] = {}
     for step in reversed(run.executions):
         direct = below.get(step.id, set())
         reached[step.id] = direct.union(*(reached[other] for other in direct))
@@ -92,7 +96,7 @@ def arranged(run: Run) -> Picture:
     for step, layer in layers.items():
         rows[layer].append(step)
     links: set[tuple[_Node, _Node]] = set()
-    ways: dict[tuple[int, int], list[_Node]] = {}
+    ways: dict[tuple[_Id, _Id], list[_Node]] = {}
     for edge in edges:
         way: list[_Node] = [edge.source]
         for layer in range(layers[edge.source] + 1, layers[edge.target]):
@@ -135,13 +139,13 @@ def svg(run: Run) -> str:
     )
 
 
-def _layers(run: Run, edges: list[Edge]) -> dict[int, int]:
-    above: dict[int, list[int]] = {}
-    below: dict[int, list[int]] = {}
+def _layers(run: Run, edges: list[Edge]) -> dict[_Id, int]:
+    above: dict[_Id, list[_Id]] = {}
+    below: dict[_Id, list[_Id]] = {}
     for edge in edges:
         above.setdefault(edge.target, []).append(edge.source)
         below.setdefault(edge.source, []).append(edge.target)
-    layers: dict[int, int] = {}
+    layers: dict[_Id, int] = {}
     for step in run.executions:
         layers[step.id] = 1 + max((layers[source] for source in above.get(step.id, ())), default=-1)
     for step in reversed(run.executions):
@@ -211,7 +215,7 @@ def _placed(rows: list[list[_Node]], links: set[tuple[_Node, _Node]]) -> dict[_N
 
 
 def _size(node: _Node) -> int:
-    return _WIDTH if isinstance(node, int) else _LINE
+    return _LINE if isinstance(node, tuple) else _WIDTH
 
 
 def _line(edge: Edge, points: tuple[tuple[float, float], ...], run: Run) -> str:
@@ -227,7 +231,7 @@ def _line(edge: Edge, points: tuple[tuple[float, float], ...], run: Run) -> str:
     title = html.escape(printable(f"{names[edge.source]} to {names[edge.target]}: {told}"))
     kind = "implied" if edge.implied else "direct"
     return (
-        f'<a href="#artifact-{edge.artifacts[0].id}"><path class="{kind}" d="{path}" marker-end="url(#tip)">'
+        f'<a href="#artifact-{html.escape(str(edge.artifacts[0].id))}"><path class="{kind}" d="{path}" marker-end="url(#tip)">'
         f"<title>{title}</title></path></a>"
     )
 
@@ -238,7 +242,7 @@ def _box(step: Execution, x: float, y: float) -> str:
     name = step.step if len(step.step) <= 24 else f"{step.step[:23]}…"
     told = step.state.lower() if step.state != "COMPLETE" else f"{seconds:.1f} s"
     return (
-        f'<a href="#step-{step.id}"><g class="step {html.escape(step.state.lower())}" '
+        f'<a href="#step-{html.escape(str(step.id))}"><g class="step {html.escape(step.state.lower())}" '
         f'transform="translate({x - _WIDTH / 2:.1f} {y - _HEIGHT / 2:.1f})">'
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="4"/><rect class="state" width="5" height="{_HEIGHT}" rx="2"/>'
         f'<text class="name" x="14" y="17">{html.escape(printable(name))}</text>'

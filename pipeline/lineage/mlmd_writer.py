@@ -12,7 +12,8 @@ from ml_metadata.proto import metadata_store_pb2 as pb
 
 from pipeline.errors import PipelineError, user_error
 from pipeline.lineage.facts import FAILURE, FAILURE_FACTS, FAILURE_KIND
-from pipeline.lineage.mlmd import RELEASE_TYPE, MLMDLineage
+from pipeline.lineage.mlmd import MLMDLineage
+from pipeline.lineage.base import RELEASE_TYPE
 from pipeline.release.ledger import Entry
 from pipeline.validation.text import shortened
 

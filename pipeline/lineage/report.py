@@ -282,7 +282,7 @@ def _step(step: Execution) -> str:
     seconds = (step.updated - step.started).total_seconds()
     reason = _whole(step.parameters[FAILURE]) if FAILURE in step.parameters else ""
     return (
-        f'<section id="step-{step.id}"><h3>{_e(step.step)}</h3>'
+        f'<section id="step-{_e(step.id)}"><h3>{_e(step.step)}</h3>'
         f"<p>{_e(step.state)}, {step.started:%Y-%m-%d %H:%M:%S} UTC, {seconds:.1f} s</p>"
         f"{reason}{_puts('in', step.inputs)}{_puts('out', step.outputs)}"
         f"{_facts(((name, _parsed(value)) for name, value in sorted(parameters.items())), _IN_STEPS)}</section>"
@@ -293,14 +293,14 @@ def _puts(word: str, puts: Mapping[str, Sequence[Artifact]]) -> str:
     rows = ""
     for key, artifacts in puts.items():
         for artifact in artifacts:
-            name, what = f"{word}: {_e(key)}", f"{_e(artifact.type)} {artifact.id}"
+            name, what = f"{word}: {_e(key)}", f"{_e(artifact.type)} {_e(artifact.id)}"
             place = f' <span class="mono">{_e(artifact.uri)}</span>'
             if word == "in":
-                rows += f'<tr><th>{name}</th><td><a href="#artifact-{artifact.id}">{what}</a>{place}</td></tr>'
+                rows += f'<tr><th>{name}</th><td><a href="#artifact-{_e(artifact.id)}">{what}</a>{place}</td></tr>'
                 continue
             known = {key: _parsed(value) for key, value in artifact.facts.items() if key not in ("is_external", "tfx_version")}
             told = _whole(known, _IN_STEPS) if known else ""
-            rows += f'<tr id="artifact-{artifact.id}"><th>{name}</th><td>{what}{place}{told}</td></tr>'
+            rows += f'<tr id="artifact-{_e(artifact.id)}"><th>{name}</th><td>{what}{place}{told}</td></tr>'
     return f'<table class="facts">{rows}</table>' if rows else ""
 
 

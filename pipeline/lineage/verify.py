@@ -18,6 +18,7 @@ from pipeline.lineage.facts import RunFacts
 from pipeline.lineage.timeline import Timeline
 from pipeline.lineage.warehouses import opened
 from pipeline.places import Places
+from pipeline.provenance import beside
 from pipeline.shards import generations
 
 INTACT, ALTERED, LOST, UNRECORDED, UNKNOWN, SKIPPED = "intact", "ALTERED", "LOST", "not recorded", "NOT CHECKED", "skipped"
@@ -25,7 +26,7 @@ INTACT, ALTERED, LOST, UNRECORDED, UNKNOWN, SKIPPED = "intact", "ALTERED", "LOST
 BAD = (ALTERED, LOST, UNKNOWN)
 """What makes a verification fail."""
 
-PARTS = ("records", "snapshot", "shards", "labels", "gate", "training", "export", "ledger")
+PARTS = ("records", "snapshot", "shards", "labels", "gate", "training", "export", "provenance", "ledger")
 """What is verified, in this order; each may be left out by its name."""
 
 # Where TFX's Trainer puts the SavedModel in its artifact (tfx/utils/path_utils.py).
@@ -81,6 +82,7 @@ def verify(run: Run, facts: RunFacts, timeline: Timeline, places: Places, skip: 
         "gate": lambda: _gate(run, facts, places),
         "training": lambda: _training(run, facts),
         "export": lambda: _export(run, facts),
+        "provenance": lambda: _provenance(run),
         "ledger": lambda: _ledger(facts, timeline, places),
     }
     found: list[Check] = []
@@ -127,6 +129,11 @@ def model(facts: RunFacts, folder: str) -> Check:
     """Holds the files of a SavedModel, wherever they are, against what the run recorded."""
     recorded = facts.release.export_sha256 if facts.release else None
     return _digest("export", f"model {folder}", recorded, digests.of_folder, folder)
+
+
+def file(part: str, what: str, recorded: str | None, uri: str) -> Check:
+    """Holds a file against the digest that was recorded of it."""
+    return _digest(part, what, recorded, digests.of_file, uri)
 
 
 def _digest(part: str, what: str, recorded: str | None, compute: Callable[[str], str], uri: str) -> Check:
@@ -310,12 +317,24 @@ def _export(run: Run, facts: RunFacts) -> Iterator[Check]:
         yield model(facts, folder)
 
 
+def _provenance(run: Run) -> Iterator[Check]:
+    push = beside.pushed(run)
+    # A run of a time when no statement was written says of none.
+    if push and push.statement_sha256:
+        place = beside.statement(push.model)
+        yield file("provenance", f"provenance statement {place}", push.statement_sha256, place)
+
+
 def _ledger(facts: RunFacts, timeline: Timeline, places: Places) -> Iterator[Check]:
     what = f"serving ledger {places.ledger}"
-    if not timeline.intervals and not os.path.exists(places.ledger):
+    try:
+        there = storage.exists(places.ledger)
+    except OSError:  # which the timeline's problems tell
+        there = True
+    if not timeline.intervals and not there:
         return
     for problem in timeline.problems:
-        yield Check("ledger", what, ALTERED if os.path.exists(places.ledger) else LOST, problem)
+        yield Check("ledger", what, ALTERED if there else LOST, problem)
     if not timeline.problems:
         yield Check("ledger", what, INTACT)
     release = facts.release

@@ -2,7 +2,10 @@
 
 import datetime
 import json
+import pathlib
+import shutil
 import time
+from collections.abc import Callable
 
 import ml_metadata
 import pytest
@@ -82,18 +85,28 @@ TUNING = {
 
 
 class HandWritten:
-    """Writes runs into a new lineage store."""
+    """Writes runs into a new lineage store.
 
-    def __init__(self, places: Places):
+    Args:
+        places: The store.
+        config: Where the lineage is, as ML Metadata's client takes it; without, in SQLite in the store.
+    """
+
+    def __init__(self, places: Places, config: pb.ConnectionConfig | None = None):
         self.places = places
         self.tuning = TUNING
-        config = pb.ConnectionConfig()
-        config.sqlite.filename_uri = places.metadata
-        config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
+        if config is None:
+            config = pb.ConnectionConfig()
+            config.sqlite.filename_uri = places.metadata
+            config.sqlite.connection_mode = pb.SqliteMetadataSourceConfig.READWRITE_OPENCREATE
         self.store = ml_metadata.MetadataStore(config)
         self._run_type = self.store.put_context_type(pb.ContextType(name="pipeline_run"))
         self._types: dict[str, int] = {}
         self._names: dict[int, str] = {}
+
+    def now(self) -> datetime.datetime:
+        """The time by the clock of the store."""
+        return datetime.datetime.now(datetime.timezone.utc)
 
     def run(self, run_id: str) -> int:
         """Begins a run; returns the id of its context."""
@@ -226,11 +239,28 @@ def weeks(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("weeks") / "store"
     folder.mkdir()
+    return three_weeks(lambda edits: Weeks(Places(store=str(folder)), edits))
+
+
+@pytest.fixture
+def store(weeks):
+    """The store at its place, for a test to damage; put back afterwards."""
+    weeks, runs = weeks
+    folder = pathlib.Path(weeks.places.store)
+    backup = folder.with_name("backup")
+    shutil.copytree(folder, backup)
+    yield weeks, runs
+    shutil.rmtree(folder)
+    backup.rename(folder)
+
+
+def three_weeks(begin: Callable):
+    """Writes what `weeks` gives, by the `Weeks` that `begin` makes of the label edits, and returns it."""
     labels = [f"p{number}-a,p{number},{'cup' if number % 2 else 'hat'},ana,2026-02-01T00:00:00Z" for number in range(41)]
     quoted = HOSTILE.replace('"', '""')
     labels[3] = f'p3-a,p3,"{quoted}",ana,2026-02-01T00:00:00Z'
     labels[40] = labels[40].replace("02-01", "03-05")
-    built = Weeks(Places(store=str(folder)), labels)
+    built = begin(labels)
     first = built.week("2026-03-02", "2026-03-02 12:00", 1)
     built.edits += [
         "p1-a,p1,hat,ben,2026-03-05T00:00:00Z", "p2-a,p2,,ben,2026-03-05T00:00:00Z",

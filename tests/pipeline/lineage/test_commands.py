@@ -8,6 +8,7 @@ import pytest
 
 from pipeline import files
 from tests.pipeline.conftest import answers
+from tests.pipeline.lineage.weeks import STEPS
 
 
 def files_of(folder) -> dict:
@@ -78,8 +79,8 @@ def test_an_answer_in_text(told, name):
 JSON = {
     "serving at": lambda answer, runs: [item["run_id"] for item in answer["served"]] == [runs["second"]],
     "serving in Berlin": lambda answer, runs: answer["from"] == "2026-03-09T12:00:00+00:00",
-    "run json": lambda answer, runs: len(answer["steps"]) == 17 and answer["serving"][0]["since"] == "2026-03-09T12:00:00+00:00",
-    "verify json": lambda answer, runs: answer["intact"] and answer["run_id"] == runs["second"] and len(answer["checks"]) == 15,
+    "run json": lambda answer, runs: len(answer["steps"]) == len(STEPS) and answer["serving"][0]["since"] == "2026-03-09T12:00:00+00:00",
+    "verify json": lambda answer, runs: answer["intact"] and answer["run_id"] == runs["second"] and len(answer["checks"]) == 16,
     "diff json": lambda answer, runs: answer["labels"]["counts"]["changed"] == 1 and len(answer["labels"]["images"]) == 4,
     "image json": lambda answer, runs: answer["snapshots"][0]["runs"][0]["run"]["served"][0]["since"] == "2026-03-02T12:00:00+00:00",
     "report with verify": lambda answer, runs: answer["bad"] == 0 and answer["sha256"] == files.sha256_of(answer["html"]),

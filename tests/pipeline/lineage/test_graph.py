@@ -65,8 +65,7 @@ def test_every_line_leads_down_from_its_source_to_its_target_and_through_no_othe
 def test_all_that_steps_hand_on_has_a_line(weeks):
     run = MLMDLineage(weeks[0].places.metadata).run(weeks[1]["first"])
     names = {step.id: step.step for step in run.executions}
-    makers = {name: step for step, (_, outputs) in STEPS.items() for name in outputs}
-    wanted = {(makers[name], step) for step, (inputs, _) in STEPS.items() for name in inputs.values()}
+    wanted = {(source.split(".")[0], step) for step, (inputs, _) in STEPS.items() for source in inputs.values()}
     edges = graph.edges_of(run)
     assert {(names[edge.source], names[edge.target]) for edge in edges} == wanted
     light = {(names[edge.source], names[edge.target]) for edge in edges if edge.implied}
@@ -74,9 +73,9 @@ def test_all_that_steps_hand_on_has_a_line(weeks):
     assert ("ReleasePusher", "ServingLedger") not in light and ("SnapshotGate", "LabelJoin") not in light
 
 
-def test_the_week_of_seventeen_steps_fits_a_page_and_crosses_few_lines(weeks):
+def test_a_week_fits_a_page_and_crosses_few_lines(weeks):
     picture = graph.arranged(MLMDLineage(weeks[0].places.metadata).run(weeks[1]["first"]))
-    assert len(picture.steps) == 17 and picture.width < 940 and picture.height < 1000
+    assert len(picture.steps) == len(STEPS) and picture.width < 940 and picture.height < 1100
 
 
 def test_lines_that_cross_can_be_uncrossed():

@@ -14,6 +14,7 @@ from pipeline.lineage.base import Run
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.lineage.timeline import Interval, Timeline
 from tests.pipeline.lineage.conftest import HOSTILE
+from tests.pipeline.lineage.weeks import STEPS
 
 NOW = datetime.datetime(2026, 4, 1, tzinfo=datetime.timezone.utc)
 
@@ -80,7 +81,7 @@ def test_a_page_tells_all_that_an_auditor_asks(weeks):
         "2026-03-02 12:00:00", "2026-03-09 12:00:00", "lineage and ledger", "learning_rate",
     ]:  # fmt: skip
         assert word in words
-    assert len([link for link in set(page.links) if link.startswith("#step-")]) == 17
+    assert len([link for link in set(page.links) if link.startswith("#step-")]) == len(STEPS)
     assert words.count(runs["second"]) >= 1  # what came after it
 
 

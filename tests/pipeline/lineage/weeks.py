@@ -13,56 +13,109 @@ import pyarrow.parquet as pq
 
 from pipeline import files
 from pipeline.lineage import digests
+from pipeline.lineage.base import Artifact
+from pipeline.provenance import beside, statement
 from pipeline.release import ledger
 from pipeline.shards import generations
 from pipeline.warehouse import Location, open_warehouse, queries
-from tests.pipeline.lineage.conftest import MANIFEST, HandWritten, release_facts
+from tests.pipeline.lineage.conftest import HOSTILE, MANIFEST, HandWritten, release_facts
+from tests.pipeline.lineage.conftest import at as at_instant
 
 STEPS = {
     "ImageSharder": ({}, {"shards": "pipeline.ImageShards"}),
     "ImportSchemaGen": ({}, {"schema": "Schema"}),
     "RunManifest": ({}, {"manifest": "pipeline.RunManifest"}),
-    "SnapshotGen": ({"manifest": "manifest"}, {"snapshot": "pipeline.LabelSnapshot"}),
-    "LastAccepted": ({"snapshot": "snapshot"}, {"baseline": "ExampleStatistics"}),
-    "SnapshotExampleGen": ({"snapshot": "snapshot", "shards": "shards"}, {"examples": "Examples"}),
-    "StatisticsGen": ({"examples": "examples"}, {"statistics": "ExampleStatistics"}),
-    "DistributionValidator": ({"baseline_statistics": "baseline", "statistics": "statistics"}, {"drift": "ExampleAnomalies"}),
-    "ExampleValidator": ({"schema": "schema", "statistics": "statistics"}, {"anomalies": "ExampleAnomalies"}),
+    "SnapshotGen": ({"manifest": "RunManifest.manifest"}, {"snapshot": "pipeline.LabelSnapshot"}),
+    "LastAccepted": ({"snapshot": "SnapshotGen.snapshot"}, {"statistics": "ExampleStatistics"}),
+    "SnapshotExampleGen": ({"snapshot": "SnapshotGen.snapshot", "shards": "ImageSharder.shards"}, {"examples": "Examples"}),
+    "StatisticsGen": ({"examples": "SnapshotExampleGen.examples"}, {"statistics": "ExampleStatistics"}),
+    "DistributionValidator": (
+        {"baseline_statistics": "LastAccepted.statistics", "statistics": "StatisticsGen.statistics"},
+        {"anomalies": "ExampleAnomalies"},
+    ),
+    "ExampleValidator": (
+        {"schema": "ImportSchemaGen.schema", "statistics": "StatisticsGen.statistics"}, {"anomalies": "ExampleAnomalies"},
+    ),
     "SnapshotGate": (
         {
-            "baseline": "baseline", "schema": "schema", "schema_anomalies": "anomalies", "statistics": "statistics",
-            "drift_anomalies": "drift", "examples": "examples", "snapshot": "snapshot", "shards": "shards",
+            "baseline": "LastAccepted.statistics", "schema": "ImportSchemaGen.schema",
+            "schema_anomalies": "ExampleValidator.anomalies", "statistics": "StatisticsGen.statistics",
+            "drift_anomalies": "DistributionValidator.anomalies", "examples": "SnapshotExampleGen.examples",
+            "snapshot": "SnapshotGen.snapshot", "shards": "ImageSharder.shards", "manifest": "RunManifest.manifest",
         },
         {"verdict": "pipeline.GateReport"},
     ),
-    "TuningDecision": ({"verdict": "verdict"}, {"hyperparameters": "HyperParameters"}),
     "LabelJoin": (
-        {"examples": "examples", "schema": "schema", "shards": "shards", "verdict": "verdict"},
+        {
+            "examples": "SnapshotExampleGen.examples", "schema": "ImportSchemaGen.schema", "shards": "ImageSharder.shards",
+            "verdict": "SnapshotGate.verdict",
+        },
         {"labels": "Examples", "eval_examples": "Examples", "tuning_examples": "Examples"},
     ),
-    "ServingModel": ({"verdict": "verdict"}, {"serving_model": "Model"}),
+    "ServingModel": ({"verdict": "SnapshotGate.verdict"}, {"model": "Model"}),
+    "TuningDecision": (
+        {"verdict": "SnapshotGate.verdict", "manifest": "RunManifest.manifest"}, {"hyperparameters": "HyperParameters"},
+    ),
+    "Tuner": (
+        {
+            "examples": "LabelJoin.tuning_examples", "hyperparameters": "TuningDecision.hyperparameters",
+            "schema": "ImportSchemaGen.schema", "manifest": "RunManifest.manifest",
+        },
+        {"best_hyperparameters": "HyperParameters", "tuner_results": "TunerResults"},
+    ),
     "Trainer": (
-        {"examples": "labels", "hyperparameters": "hyperparameters", "schema": "schema"},
+        {
+            "examples": "LabelJoin.labels", "hyperparameters": "Tuner.best_hyperparameters", "schema": "ImportSchemaGen.schema",
+            "manifest": "RunManifest.manifest",
+        },
         {"model": "Model", "model_run": "ModelRun"},
     ),
+    "SmokeTest": ({"model": "Trainer.model", "manifest": "RunManifest.manifest"}, {"blessing": "InfraBlessing"}),
     "Evaluator": (
-        {"model": "model", "baseline_model": "serving_model", "examples": "eval_examples"},
+        {
+            "model": "Trainer.model", "baseline_model": "ServingModel.model", "examples": "LabelJoin.eval_examples",
+            "smoke_test": "SmokeTest.blessing",
+        },
         {"blessing": "ModelBlessing", "evaluation": "ModelEvaluation"},
     ),
-    "ReleasePusher": ({"model": "model", "snapshot": "snapshot", "model_blessing": "blessing"}, {"pushed_model": "PushedModel"}),
+    "ReleaseGate": (
+        {
+            "baseline": "LastAccepted.statistics", "eval_examples": "LabelJoin.eval_examples", "evaluation": "Evaluator.evaluation",
+            "manifest": "RunManifest.manifest", "schema": "ImportSchemaGen.schema", "serving_model": "ServingModel.model",
+            "smoke_test": "SmokeTest.blessing", "snapshot": "SnapshotGen.snapshot", "tfma_blessing": "Evaluator.blessing",
+        },
+        {"verdict": "ModelBlessing"},
+    ),
+    "ReleasePusher": (
+        {
+            "model": "Trainer.model", "model_blessing": "ReleaseGate.verdict", "infra_blessing": "SmokeTest.blessing",
+            "serving_model": "ServingModel.model", "snapshot": "SnapshotGen.snapshot", "manifest": "RunManifest.manifest",
+            "shards": "ImageSharder.shards", "gate": "SnapshotGate.verdict", "labels": "LabelJoin.labels",
+            "hyperparameters": "Tuner.best_hyperparameters", "model_run": "Trainer.model_run",
+        },
+        {"pushed_model": "PushedModel"},
+    ),
     "ServingLedger": (
         {
-            "hyperparameters": "hyperparameters", "model": "model", "blessing": "blessing", "model_run": "model_run",
-            "pushed_model": "pushed_model", "evaluation": "evaluation", "snapshot": "snapshot",
+            "decision": "TuningDecision.hyperparameters", "hyperparameters": "Tuner.best_hyperparameters",
+            "manifest": "RunManifest.manifest", "model": "Trainer.model", "model_run": "Trainer.model_run",
+            "pushed_model": "ReleasePusher.pushed_model", "serving_model": "ServingModel.model",
+            "snapshot": "SnapshotGen.snapshot", "verdict": "ReleaseGate.verdict",
         },
-        {"release": "pipeline.ServingRelease"},
+        {"release": "pipeline.ServingRelease", "configuration": "pipeline.BestKnownConfiguration"},
     ),
 }  # fmt: skip
-"""Step -> its inputs (key: name of the artifact) and outputs (name: type), as in pipeline/pipeline.py."""
+"""Step -> its inputs (key: what it is, `Step.key`) and outputs (key: type), as in pipeline/pipeline.py."""
 
 SPLITS = {"train": 0.6, "val": 0.2, "group_by": "product_id", "salt": "2026", "tuning_share": 0.5}
 
 EDITS = "image_id,product_id,label,source,updated_at"
+
+EVALUATION = {
+    "blessed": True, "evaluated": True, "examples": 40, "failures": [], "notes": [f"{HOSTILE} is new"],
+    "metrics": {"accuracy": 0.75, "log_loss": 0.5},
+    "slices": [{"kind": "label", "name": HOSTILE, "examples": 20, "accuracy": 0.1 + 0.2}],
+}  # fmt: skip
 
 FINDINGS = json.dumps({"max_orphans": "0 (allowed: 0)"})
 
@@ -72,8 +125,12 @@ class Weeks(HandWritten):
 
     def __init__(self, places, edits: list[str], **splits):
         super().__init__(places)
+        self.begin(edits, **splits)
+
+    def begin(self, edits: list[str], **splits) -> None:
+        """Packs the photographs of the edits; for weeks to come."""
         self.edits, self.splits = list(edits), SPLITS | splits
-        self.labels = pathlib.Path(places.store, "labels.csv")
+        self.labels = pathlib.Path(self.places.store, "labels.csv")
         self.generation = self._pack(sorted({line.split(",")[0] for line in edits}))
 
     def week(self, date: str, at: str, number: int = 1, rejected: str = "", **manifest) -> str:
@@ -93,15 +150,15 @@ class Weeks(HandWritten):
             "snapshot": self._snapshot(date),
         }
         context = self.run(run_id)
-        artifacts = {}
+        artifacts, self._sources = {}, {}
         for step, (inputs, outputs) in STEPS.items():
             stopped = rejected and step == "SnapshotGate"
-            made = {} if stopped else {name: self._made(run_id, step, name, kind, at, number) for name, kind in outputs.items()}
-            artifacts |= made
+            made = {} if stopped else {key: self._made(run_id, step, key, kind, at, number) for key, kind in outputs.items()}
+            artifacts |= {f"{step}.{key}": artifact for key, artifact in made.items()}
             self.step(
                 context, step, "FAILED" if stopped else "COMPLETE",
-                inputs={key: [artifacts[name].id] for key, name in inputs.items()},
-                outputs={name: [artifact] for name, artifact in made.items()},
+                inputs={key: [artifacts[source].id] for key, source in inputs.items()},
+                outputs={key: [artifact] for key, artifact in made.items()},
                 parameters=self._parameters(step, run_id, rejected if stopped else ""),
             )  # fmt: skip
             if stopped:
@@ -109,8 +166,8 @@ class Weeks(HandWritten):
         return run_id
 
     def folder(self, run_id: str, name: str) -> pathlib.Path:
-        """Folder of an artifact of a run."""
-        return pathlib.Path(self.places.artifacts, name, run_id)
+        """Folder of an artifact of a run, by `Step.key`."""
+        return pathlib.Path(self.places.artifacts, *name.split("."), run_id)
 
     def _pack(self, images: list[str]) -> dict:
         root = pathlib.Path(self.places.shards)
@@ -159,15 +216,20 @@ class Weeks(HandWritten):
         }  # fmt: skip
 
     def _made(self, run_id, step, name, kind, at, number):
-        folder = self.folder(run_id, name)
+        folder = self.folder(run_id, f"{step}.{name}")
         folder.mkdir(parents=True)
-        facts = self._facts.get(name) or getattr(self, f"_{step.lower()}", lambda *_: {})(name, folder, run_id, at, number)
+        known = self._facts.get(name) if kind.startswith("pipeline.") else None
+        facts = known or getattr(self, f"_{step.lower()}", lambda *_: {})(name, folder, run_id, at, number)
         record = {
             "manifest": "manifest.json", "shards": "generation.json", "snapshot": "snapshot.json", "release": "release.json",
         }.get(name)  # fmt: skip
         if record:
             content = facts | ({"settings": json.loads(facts["settings"])} if "settings" in facts else {})
             (folder / record).write_text(json.dumps(content))
+        source = {
+            "SnapshotGate.verdict": "gate", "ReleaseGate.verdict": "model_blessing", "Tuner.best_hyperparameters": "hyperparameters",
+        }.get(f"{step}.{name}", name)  # fmt: skip
+        self._sources[source] = Artifact(0, kind, str(folder), facts)
         return self.new_artifact(kind, facts, uri=str(folder))
 
     def _snapshotexamplegen(self, *_) -> dict:
@@ -184,12 +246,15 @@ class Weeks(HandWritten):
         files.write_atomically(path, json.dumps({"accepted": accepted}))
         return files.sha256_of(path)
 
-    def _knownhyperparameters(self, *_) -> dict:
-        return {"origin": "settings", "values": "{}"}
+    def _tuningdecision(self, *_) -> dict:
+        return {"origin": "settings", "reason": "nothing was tuned", "tune": 0, "values": "{}"}
+
+    def _tuner(self, name, *_) -> dict:
+        return self._tuningdecision() if name == "best_hyperparameters" else {"tune": 0, "trials": 0}
 
     def _labeljoin(self, name, folder, *_) -> dict:
         (folder / "Split-train").mkdir()
-        (folder / "Split-train" / f"{name}-00000-of-00001").write_text(json.dumps(self._facts["snapshot"]))
+        (folder / "Split-train" / f"{name}-00000-of-00001").write_text(self._facts["snapshot"]["checksum"])
         return {"sha256": digests.of_folder(str(folder))} if name == "labels" else {}
 
     def _trainer(self, name, folder, run_id, *_) -> dict:
@@ -204,7 +269,19 @@ class Weeks(HandWritten):
             self._export = folder / "Format-Serving"
         return {}
 
-    def _servingledger(self, _, folder, run_id, at, number) -> dict:
+    def _releasegate(self, _, folder, *__) -> dict:
+        (folder / "evaluation.json").write_text(json.dumps(EVALUATION))
+        return {}
+
+    def _releasepusher(self, _, __, ___, at, number) -> dict:
+        destination, when = str(pathlib.Path(self.places.versions, str(number))), at_instant(at)
+        content = statement.to_bytes(statement.build(self._sources, str(self._export), finished=when))
+        files.write_atomically(beside.statement(destination), content)
+        return {"pushed": 1, "pushed_destination": destination, "pushed_at": when, "provenance_sha256": files.sha256(content)}
+
+    def _servingledger(self, name, folder, run_id, at, number) -> dict:
+        if name != "release":
+            return {}
         version = pathlib.Path(self.places.versions, str(number))
         (version / "variables").mkdir(parents=True)
         for name in ("saved_model.pb", "variables/variables.data"):

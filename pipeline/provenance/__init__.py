@@ -1,0 +1,1 @@
+"""What an auditor is handed about a model: provenance statement, bill of materials, lineage events, signatures."""
