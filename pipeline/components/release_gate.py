@@ -38,7 +38,7 @@ def ReleaseGate(
     """Writes one report, wherever the verdict falls. A candidate that is refused ends no run: it is not released.
 
     Args:
-        manifest: Knows the run's id.
+        manifest: Knows the run's id and settings.
         snapshot: This week's labels.
         baseline: The last accepted snapshot's statistics: images that it did not have are new.
         schema: Names the classes.
@@ -64,6 +64,7 @@ def ReleaseGate(
         serving=serves,
         bootstrap=first,
         smoke=json.loads(storage.read(storage.join(smoke_test.uri, "smoke.json"))),
+        shards=json.loads(facts.text(manifest, "settings") or "{}").get("shards"),
     )
     if not facts.number(smoke_test, "blessed"):
         judgement, worst, classes = None, [], ()

@@ -1,5 +1,6 @@
-"""TFX's Pusher, which also refuses to put an older week's model in front of a newer one."""
+"""TFX's Pusher, which also refuses to put an older week's model in front of a newer one: to a folder, or to Vertex AI."""
 
+import json
 import logging
 import time
 
@@ -10,9 +11,12 @@ from tfx.types import artifact_utils, channel, component_spec, standard_artifact
 from tfx.utils import path_utils, proto_utils
 
 from models.serving import weights_digest
-from pipeline import storage
+from pipeline import storage, typed
 from pipeline.artifacts import LabelSnapshot
 from pipeline.components import facts
+from pipeline.places import Places
+from pipeline.provenance import beside
+from pipeline.provenance import push as provenance
 from pipeline.release import ledger
 
 log = logging.getLogger(__name__)
@@ -38,7 +42,7 @@ def reason_to_hold(
             f"these very weights were rolled back at {withdrawn.at} by {withdrawn.actor}: {withdrawn.reason}. If they shall "
             "serve again: python -m pipeline release promote"
         )
-    serving = entries[-1] if entries else None
+    serving = ledger.now(entries)
     if serving is None:
         return ""
     if serving.weights_sha256 == weights:
@@ -58,50 +62,100 @@ class Executor(executor.Executor):
 
     def CheckBlessing(self, input_dict):
         """Whether to push; the reason against it is kept for `Do`."""
-        smoke_test = artifact_utils.get_single_instance(input_dict[standard_component_specs.INFRA_BLESSING_KEY])
-        if not facts.number(smoke_test, "blessed"):
-            self._hold = "the smoke test refused its export"
-            return False
-        snapshot = artifact_utils.get_single_instance(input_dict["snapshot"])
-        model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
-        with storage.on_disk(path_utils.serving_model_dir(model.uri)) as folder:
-            weights = weights_digest(folder)
-        self._hold = reason_to_hold(
-            super().CheckBlessing(input_dict),
-            facts.text(snapshot, "date"),
-            weights,
-            facts.text(artifact_utils.get_single_instance(input_dict["serving_model"]), "version"),
-            ledger.of_endpoint(self._ledger, self._endpoint),
-        )
+        self._hold = self._unfit(input_dict)
+        if not self._hold:
+            self._weights = _weights(input_dict)
+            self._hold = self._reason_to_hold(input_dict, ledger.of_endpoint(self._ledger, self._endpoint))
         return not self._hold
 
     def Do(self, input_dict, output_dict, exec_properties):
-        """As TFX's, on a disk or in Cloud Storage; records why nothing was pushed as the custom property `reason`."""
+        """As TFX's, to a folder or an endpoint; records why nothing was pushed as the custom property `reason`.
+
+        Raises:
+            PipelineError: Vertex refuses, has no machines or does not answer, or somebody changed the endpoint by hand.
+        """
         self._ledger, self._endpoint = exec_properties["ledger"], exec_properties["endpoint"]
         pushed = artifact_utils.get_single_instance(output_dict[standard_component_specs.PUSHED_MODEL_KEY])
-        if self.CheckBlessing(input_dict):
-            model = artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY])
-            self._push(path_utils.serving_model_dir(model.uri), _versions_folder(exec_properties), pushed)
+        if exec_properties.get("vertex"):
+            self._release(input_dict, pushed, json.loads(exec_properties["vertex"]))
+        elif self.CheckBlessing(input_dict):
+            self._push(input_dict, _export(input_dict), _versions_folder(exec_properties), pushed)
         else:
             self._MarkNotPushed(pushed)
         facts.record(pushed, {"reason": self._hold})
         log.info("not pushed: %s" if self._hold else "pushed%s", self._hold)
 
+    def _unfit(self, input_dict) -> str:
+        smoke_test = artifact_utils.get_single_instance(input_dict[standard_component_specs.INFRA_BLESSING_KEY])
+        return "" if facts.number(smoke_test, "blessed") else "the smoke test refused its export"
 
-    def _push(self, model: str, versions: str, pushed) -> None:
+    def _reason_to_hold(self, input_dict, entries: list[ledger.Entry]) -> str:
+        return reason_to_hold(
+            super().CheckBlessing(input_dict),
+            facts.text(artifact_utils.get_single_instance(input_dict["snapshot"]), "date"),
+            self._weights,
+            facts.text(artifact_utils.get_single_instance(input_dict["serving_model"]), "version"),
+            entries,
+        )
+
+    def _release(self, input_dict, pushed, known: dict) -> None:
+        """Releases to the endpoint, canary first; the ledger has it when this returns."""
+        # Google's clients: only those wait for them who release to Vertex.
+        from pipeline.release import vertex
+        from pipeline.vertex.settings import VertexSettings
+
+        self._hold = self._unfit(input_dict)
+        if self._hold:
+            self._MarkNotPushed(pushed)
+            return
+        self._weights = _weights(input_dict)
+        snapshot = artifact_utils.get_single_instance(input_dict["snapshot"])
+        candidate = vertex.Candidate(
+            run_id=facts.text(artifact_utils.get_single_instance(input_dict["manifest"]), "run_id"),
+            snapshot=facts.text(snapshot, "table"),
+            snapshot_date=facts.text(snapshot, "date"),
+            weights_sha256=self._weights,
+            model=_export(input_dict),
+        )
+        settings = typed.from_dict(VertexSettings, known["settings"], "vertex")
+        target = vertex.Target(settings, self._endpoint, known["pipeline"], Places(store=settings.store))
+        target.keep(candidate)
+        outcome = target.release(candidate, hold=lambda entries: self._reason_to_hold(input_dict, entries))
+        if outcome.released:
+            provenance.write(input_dict, candidate.model, outcome.path, pushed)
+            storage.copy_folder(candidate.model, pushed.uri)
+            self._MarkPushed(pushed, pushed_destination=outcome.path, pushed_version=outcome.version)
+        else:
+            self._hold = outcome.reason
+            self._MarkNotPushed(pushed)
+        made = vertex.outcome_entries(target.entries(), candidate.run_id, outcome.version)
+        facts.record(pushed, {"ledger_numbers": json.dumps([entry.number for entry in made])})
+
+    def _push(self, input_dict, model: str, versions: str, pushed) -> None:
         version = int(time.time())
         while storage.names(storage.join(versions, str(version))):
             version += 1
         destination = storage.join(versions, str(version))
         try:
+            provenance.write(input_dict, model, destination, pushed)
             # A server takes a version for whole when it has this file.
             storage.copy_folder(model, destination, last="saved_model.pb")
             storage.copy_folder(model, pushed.uri)
         except BaseException:
             # A full disk or Ctrl-C: what was copied serves nowhere and would only take room.
             storage.remove_folder(destination)
+            beside.remove(destination)
             raise
         self._MarkPushed(pushed, pushed_destination=destination, pushed_version=str(version))
+
+
+def _export(input_dict) -> str:
+    return path_utils.serving_model_dir(artifact_utils.get_single_instance(input_dict[standard_component_specs.MODEL_KEY]).uri)
+
+
+def _weights(input_dict) -> str:
+    with storage.on_disk(_export(input_dict)) as folder:
+        return weights_digest(folder)
 
 
 def _versions_folder(exec_properties) -> str:
@@ -111,23 +165,25 @@ def _versions_folder(exec_properties) -> str:
 
 
 class ReleasePusherSpec(component_spec.ComponentSpec):
-    """Pusher's, with the snapshot and the model that serves as inputs, and the place of the ledger."""
+    """Pusher's, with the snapshot, the model that serves and what the candidate was made of, the ledger, and Vertex's settings."""
 
     PARAMETERS = {
         **standard_component_specs.PusherSpec.PARAMETERS,
         "ledger": component_spec.ExecutionParameter(type=str),
         "endpoint": component_spec.ExecutionParameter(type=str),
+        "vertex": component_spec.ExecutionParameter(type=str),
     }
     INPUTS = {
         **standard_component_specs.PusherSpec.INPUTS,
         "snapshot": component_spec.ChannelParameter(type=LabelSnapshot),
         "serving_model": component_spec.ChannelParameter(type=standard_artifacts.Model),
+        **provenance.INPUTS,
     }
     OUTPUTS = standard_component_specs.PusherSpec.OUTPUTS
 
 
 class ReleasePusher(component.Pusher):
-    """Copies a blessed model to where it is served from.
+    """Brings a blessed model to where it serves: a folder, or an endpoint of Vertex AI; and writes its provenance beside it.
 
     Args:
         model: Channel of the candidate.
@@ -135,16 +191,28 @@ class ReleasePusher(component.Pusher):
         infra_blessing: Channel of SmokeTest's verdict.
         serving_model: Channel of the model that it was compared with.
         snapshot: Channel of the snapshot that it was trained on.
-        push_destination: `pusher_pb2.PushDestination`.
+        push_destination: `pusher_pb2.PushDestination`: the folder of versions.
         ledger: File of the serving ledger.
         endpoint: Endpoint in the ledger.
+        made_of: Channels of what the candidate was made of: `provenance.INPUTS`, the run's manifest among them.
+        vertex: JSON of `settings`, a `VertexSettings` with `release`, and `pipeline`, the pipeline's name; '' for the folder.
     """
 
     SPEC_CLASS = ReleasePusherSpec
     EXECUTOR_SPEC = executor_spec.ExecutorClassSpec(Executor)
 
     def __init__(
-        self, model, model_blessing, infra_blessing, serving_model, snapshot, push_destination, ledger, endpoint
+        self,
+        model,
+        model_blessing,
+        infra_blessing,
+        serving_model,
+        snapshot,
+        push_destination,
+        ledger,
+        endpoint,
+        made_of,
+        vertex="",
     ):
         spec = ReleasePusherSpec(
             model=model,
@@ -155,6 +223,8 @@ class ReleasePusher(component.Pusher):
             push_destination=push_destination,
             ledger=ledger,
             endpoint=endpoint,
+            **made_of,
+            vertex=vertex,
             pushed_model=channel.Channel(type=standard_artifacts.PushedModel),
         )
         base_component.BaseComponent.__init__(self, spec=spec)

@@ -1,6 +1,7 @@
 """The last step: writes the release into the ledger, and what came of the run into the lineage."""
 
 import dataclasses
+import datetime
 import json
 
 from tfx.types import standard_artifacts
@@ -12,6 +13,7 @@ from pipeline import files, storage
 from pipeline.artifacts import BestKnownConfiguration, LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import facts
 from pipeline.lineage import digests
+from pipeline.provenance import beside
 from pipeline.release import configurations, ledger, profiles, quality
 
 
@@ -39,15 +41,15 @@ def ServingLedger(
     Args:
         manifest: Knows the run's id.
         snapshot: The labels.
-        decision: Whether this run tuned, as its custom property `tune`; a tuned and released run's hyperparameters become
-            the best known.
-        hyperparameters: What the training used. Of a search, its custom properties `study`, `trial` and `metric` (the
-            winner's, on the tuning sample) are kept with them, as far as they are there.
+        decision: Which run found the best-known configuration, as its custom property `configuration`.
+        hyperparameters: What the training used. When this run searched for them (`tune`), they become the best known if its
+            model was released, or found fit to serve and overtaken by another release. Of a search, its custom properties
+            `study`, `trial` and `metric` (the winner's, on the tuning sample) are kept with them, as far as they are there.
         model: The candidate.
         model_run: Where training wrote `training.json`.
         serving_model: What it was judged against.
         verdict: `ReleaseGate`'s, and the figures.
-        pushed_model: Whether and where it was pushed.
+        pushed_model: Whether and where it was pushed, and which entries of the ledger that made already.
         ledger_path: File of the serving ledger.
         endpoint: Endpoint in the ledger.
         configuration_folder: Folder of the best-known configurations.
@@ -65,7 +67,7 @@ def ServingLedger(
     export = path_utils.serving_model_dir(model.uri)
     with storage.on_disk(export) as folder:
         weights = weights_digest(folder)
-    tuned = bool(facts.number(decision, "tune"))
+    tuned = bool(facts.number(hyperparameters, "tune"))
     known = {
         "run_id": run_id,
         "snapshot": facts.text(snapshot, "table"),
@@ -82,7 +84,14 @@ def ServingLedger(
         "reason": facts.text(pushed_model, "reason"),
     }
     entry = None
-    if facts.number(pushed_model, "pushed"):
+    # A release to Vertex AI is in the ledger from the moment in which traffic moved.
+    numbers = json.loads(facts.text(pushed_model, "ledger_numbers") or "[]")
+    if numbers:
+        made = [each for each in ledger.read_with_digests(ledger_path) if each[0].number in numbers]
+        known["ledger_entries"] = json.dumps([{**dataclasses.asdict(each), "line_sha256": digest} for each, digest in made])
+        if facts.number(pushed_model, "pushed"):
+            entry = next(each for each, _ in reversed(made) if each.run_id == run_id and each.share == 1)
+    elif facts.number(pushed_model, "pushed"):
         path = facts.text(pushed_model, "pushed_destination")
         try:
             entry = ledger.append(
@@ -100,6 +109,7 @@ def ServingLedger(
             # Somebody released between the push and this step: what was pushed serves nowhere.
             known["reason"] = str(held)
             storage.remove_folder(path)
+            beside.remove(path)
     if entry:
         known |= {
             "released": True,
@@ -112,12 +122,13 @@ def ServingLedger(
             "ledger_line_sha256": entry.line_sha256,
         }
     best = configurations.newest_before(configuration_folder, known["snapshot_date"])
-    if tuned and known["released"]:
+    if tuned and (known["released"] or _overtaken(known, ledger.of_endpoint(ledger_path, endpoint))):
         best = _found(known, training[quality.METRIC], hyperparameters)
         configurations.record(configuration_folder, best)
     trained = quality.Quality(
-        run_id, known["snapshot_date"], training[quality.METRIC], known["released"], tuned, known["reason"]
-    )
+        run_id, known["snapshot_date"], training[quality.METRIC], known["released"], tuned, known["reason"],
+        facts.text(decision, "configuration"),
+    )  # fmt: skip
     quality.record(quality_folder, trained)
     about = {"known": best is not None, "found_here": best is not None and best.run_id == run_id}
     profiles.record(profile_pointer, profiles.Newest(run_id, known["snapshot_date"], training_uri))
@@ -126,6 +137,17 @@ def ServingLedger(
     storage.write(storage.join(configuration.uri, "configuration.json"), files.to_json(content).encode())
     storage.write(storage.join(release.uri, "release.json"), files.to_json(known).encode())
     facts.record(release, known)
+
+
+def _overtaken(known, entries: list[ledger.Entry]) -> bool:
+    """Whether a model that was not released was found fit to serve, and only came too late.
+
+    Not one that a person withdrew, nor one that serves already: the search that found it is recorded.
+    """
+    weights = known["weights_sha256"]
+    serves = ledger.now(entries)
+    late = serves is not None and serves.weights_sha256 != weights
+    return bool(known["blessed"]) and late and ledger.withdrawal(entries, weights) is None
 
 
 def _found(known, value: float, hyperparameters) -> configurations.Configuration:
@@ -142,7 +164,8 @@ def _found(known, value: float, hyperparameters) -> configurations.Configuration
         study=facts.text(hyperparameters, "study"),
         trial=trial or None,
         trial_value=facts.real(hyperparameters, "metric") if searched else None,
-        accepted_at=known["released_at"],
+        accepted_at=known.get("released_at") or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        overtaken=known["reason"],
     )
 
 

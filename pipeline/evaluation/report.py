@@ -38,6 +38,7 @@ class Heading:
         serving: What serves, in words; empty when nothing does.
         bootstrap: Whether nothing serves.
         smoke: What `SmokeTest` wrote.
+        shards: How photographs were packed (`ShardSettings`), so that requests can be compared with them later.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class Heading:
     serving: str
     bootstrap: bool
     smoke: Mapping[str, Any]
+    shards: Mapping[str, Any] | None = None
 
 
 def sentence(failures: Sequence[str], judgement: Judgement | None) -> str:
@@ -72,6 +74,7 @@ def content(
         "verdict": sentence(failures, judgement),
         "failures": list(failures),
         "smoke": heading.smoke,
+        "shards": heading.shards,
         "thresholds": typed.to_dict(thresholds),
         "evaluated": judgement is not None,
     }

@@ -1,4 +1,4 @@
-"""The best-known configurations: the hyperparameters of each run that tuned and was released.
+"""The best-known configurations: the hyperparameters of each run that tuned and whose model was found fit to serve.
 
     configurations/2026-03-02.json
 
@@ -17,7 +17,10 @@ _FILE = re.compile(r"(\d{4}-\d{2}-\d{2})\.json")
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """Hyperparameters that a study found and a released model was trained with.
+    """Hyperparameters that a study found and a model was trained with that was found fit to serve.
+
+    A search that takes days may be overtaken by a weekly release. Its model then serves nowhere, but that says nothing of its
+    hyperparameters: they hold by what the release gate found.
 
     What has a default is not in files that older versions of this code wrote.
 
@@ -27,11 +30,12 @@ class Configuration:
         hyperparameters: KerasTuner's HyperParameters as a mapping.
         snapshot: That snapshot's table, or "" if unknown.
         metric: Name of the metric.
-        value: The metric of the released model, trained on the full snapshot; None if unknown.
+        value: The metric of that model, trained on the full snapshot; None if unknown.
         study: Name of the study, or "" if unknown.
         trial: Number of the winner in it, from 1; None if unknown.
         trial_value: The metric of that trial, on the tuning sample; None if unknown. Not to be compared with `value`.
-        accepted_at: When its model was released, ISO 8601, UTC, or "" if unknown.
+        accepted_at: When its model was released, or else this was recorded, ISO 8601, UTC; "" if unknown.
+        overtaken: Why its model was not released although it was found fit, or "" if it was.
     """
 
     snapshot_date: str
@@ -44,6 +48,7 @@ class Configuration:
     trial: int | None = None
     trial_value: float | None = None
     accepted_at: str = ""
+    overtaken: str = ""
 
     def facts(self) -> dict[str, str | int | float]:
         """What is known of it, for custom properties: what is not known is left out, the values are JSON."""

@@ -33,6 +33,8 @@ class Quality:
         released: Whether its model was released.
         tuned: Whether the run searched for the hyperparameters that it trained with.
         reason: Why its model was not released, or "".
+        configuration: The run that found the best-known configuration when this one decided, "" for none; None if unknown, as
+            in records of older code.
     """
 
     run_id: str
@@ -41,6 +43,7 @@ class Quality:
     released: bool
     tuned: bool
     reason: str = ""
+    configuration: str | None = None
 
 
 def record(folder: str, quality: Quality) -> None:

@@ -72,7 +72,7 @@ def run(model: str, limits: SmokeThresholds) -> SmokeTest:
         The verdict; whatever the export does is a finding, and no exception.
     """
     try:
-        reference = _read(model)
+        reference = read(model)
         requests = _Requests(reference)
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
@@ -83,10 +83,15 @@ def run(model: str, limits: SmokeThresholds) -> SmokeTest:
 
 def read_classes(model: str) -> tuple[str, ...]:
     """The classes of an export that passed, in the order of the probabilities, as its smoke set names them."""
-    return tuple(_read(model)["classes"])
+    return tuple(read(model)["classes"])
 
 
-def _read(model: str) -> dict:
+def read(model: str) -> dict:
+    """The smoke set of an export, as `models.smoke` describes it.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: It is not there, or is none.
+    """
     reference = json.loads(storage.read(storage.join(model, SMOKE_SET)))
     photographs = reference["photographs"]
     if not photographs:
@@ -213,9 +218,9 @@ def _right(reference: Mapping, requests: _Requests, answers: Sequence[Mapping], 
     worst, where = 0.0, ""
     for how, group in given.items():
         for prediction, expected in zip(group, wanted, strict=True):
-            difference = _difference(prediction.get("probabilities"), expected)
-            if difference > worst:
-                worst, where = difference, how
+            distance = difference(prediction.get("probabilities"), expected)
+            if distance > worst:
+                worst, where = distance, how
     findings.append(
         _finding(
             "probabilities", worst <= allowed,
@@ -223,7 +228,7 @@ def _right(reference: Mapping, requests: _Requests, answers: Sequence[Mapping], 
             remedy="The export prepares photographs differently from training, or holds other weights: see models/serving.py",
         )
     )  # fmt: skip
-    spread = max((_difference(one, other) for one in wanted for other in wanted), default=0.0)
+    spread = max((difference(one, other) for one in wanted for other in wanted), default=0.0)
     findings.append(
         _finding(
             "telling", spread > 2 * allowed, f"{spread:.2g} between the trainer's answers to different photographs",
@@ -239,7 +244,8 @@ def _prediction(answer: Mapping, row: int) -> Mapping:
     return rows[row] if row < len(rows) else {}
 
 
-def _difference(given: Sequence[float] | None, expected: Sequence[float]) -> float:
+def difference(given: Sequence[float] | None, expected: Sequence[float]) -> float:
+    """How far two answers lie apart where they do most; infinite when one of them is none."""
     if not isinstance(given, Sequence) or len(given) != len(expected):
         return float("inf")
     differences = [abs(one - other) for one, other in zip(given, expected, strict=True)]

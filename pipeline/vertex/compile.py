@@ -22,6 +22,7 @@ from pipeline.settings import BEAM_HERE, Settings
 from pipeline.start import Start
 from pipeline.validation.rules import Limits
 from pipeline.vertex import jobs, trainer, tuner
+from pipeline.vertex.images import require_digest
 
 _PROJECT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -61,6 +62,7 @@ def compiled(settings: Settings, limits: Limits, thresholds: Thresholds, origin:
         training={"vertex": {**known, "pipeline": settings.name, "workers": settings.training.workers}},
         tuner=executor_spec.ExecutorClassSpec(tuner.Executor),
         tuning={"vertex": known},
+        release={"settings": known["settings"], "pipeline": settings.name} if vertex.release else {},
     )
     week = create_pipeline(settings, limits, thresholds, places, dataclasses.replace(origin, image=image), start, tune, platform)
     config = kubeflow_v2_dag_runner.KubeflowV2DagRunnerConfig(default_image=image, use_pipeline_spec_2_1=True)
@@ -107,6 +109,8 @@ def _for_vertex(settings: Settings) -> Settings:
             f"warehouse.kind {settings.warehouse.kind} keeps labels in a file of one machine, and each step on Vertex has a "
             "machine of its own: use bigquery"
         )
+    if settings.vertex.release:
+        require_digest(settings.vertex.release.image, "vertex.release.image")
     backbone = settings.training.backbone
     if not backbone or "://" in backbone:
         return settings
@@ -141,7 +145,8 @@ def beam_args(settings: Settings, image: str) -> list[str]:
         found.append("--no_use_public_ips")
     if vertex.dataflow.subnetwork:
         found.append(f"--subnetwork={vertex.dataflow.subnetwork}")
-    if vertex.service_account:
-        found.append(f"--service_account_email={vertex.service_account}")
+    account = vertex.dataflow.service_account or vertex.service_account
+    if account:
+        found.append(f"--service_account_email={account}")
     labels = {**vertex.labels, "pipeline": jobs.label_value(settings.name)}
     return found + [f"--labels={name}={value}" for name, value in sorted(labels.items())]

@@ -10,8 +10,12 @@ _BY_DIGEST = re.compile(r"[a-z0-9][a-zA-Z0-9._:/-]*@sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9][a-zA-Z0-9._/:-]*")
 
 
-def require_digest(image: str) -> str:
+def require_digest(image: str, field: str = "--image") -> str:
     """The image, when it is named by digest.
+
+    Args:
+        image: The image.
+        field: Who names it, for the error.
 
     Raises:
         SettingsError: It is not; the text has the command that finds the digest.
@@ -20,8 +24,8 @@ def require_digest(image: str) -> str:
         return image
     name = image.partition("@")[0]
     if not _NAME.fullmatch(name):
-        raise SettingsError(f"--image {image!r} is no image: write REGISTRY/REPOSITORY/NAME@sha256:DIGEST")
+        raise SettingsError(f"{field} {image!r} is no image: write REGISTRY/REPOSITORY/NAME@sha256:DIGEST")
     command = ["gcloud", "artifacts", "docker", "images", "describe", name, "--format=value(image_summary.fully_qualified_digest)"]
     raise SettingsError(
-        f"--image {image} names no digest, and a tag may mean another image tomorrow. This finds it:\n  {shlex.join(command)}"
+        f"{field} {image} names no digest, and a tag may mean another image tomorrow. This finds it:\n  {shlex.join(command)}"
     )

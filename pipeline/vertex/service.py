@@ -1,4 +1,4 @@
-"""Starts compiled pipelines on Vertex AI, once or on schedules, and says what became of them. No TensorFlow, no TFX.
+"""Starts compiled pipelines on Vertex AI, once or on schedules. No TensorFlow, no TFX.
 
 Google's client and application default credentials. What Google refuses is told in one line that names the remedy.
 """
@@ -6,7 +6,6 @@ Google's client and application default credentials. What Google refuses is told
 import dataclasses
 import datetime
 import json
-import re
 import zoneinfo
 from collections.abc import Mapping
 
@@ -26,8 +25,6 @@ PARAMETERS = ("snapshot_date", "override", "window_end")
 """What a run is given. The compiler drops defaults, so each is always passed."""
 
 _TIMEOUT = 60.0
-
-_State = v1.PipelineState
 
 _ROLES = "roles/aiplatform.user on the project, and roles/iam.serviceAccountUser on vertex.service_account"
 
@@ -190,7 +187,7 @@ def pipeline_job(
     job = v1.PipelineJob()
     json_format.ParseDict(dict(compiled.content), v1.PipelineJob.pb(job))
     job.display_name = f"{compiled.name}{'-tune' if compiled.tunes else ''}-{snapshot_date}"
-    job.labels = {**dict(job.labels), **jobs.labels_of(settings, compiled.name, snapshot_date.replace("-", ""))}
+    job.labels = {**dict(job.labels), **jobs.labels_of(settings, compiled.name, snapshot_date)}
     values = {"snapshot_date": snapshot_date, "override": override, "window_end": window_end}
     job.runtime_config.parameter_values = values
     # One step that failed ends the run: what does not depend on it would only cost.
@@ -273,76 +270,3 @@ def put_schedule(service: Service, wanted: v1.Schedule) -> tuple[v1.Schedule, bo
         return service.schedules.update_schedule(request, timeout=_TIMEOUT), False
     except (exceptions.GoogleAPIError, auth.GoogleAuthError) as error:
         raise refusal(error, service.settings) from error
-
-
-@dataclasses.dataclass(frozen=True)
-class Status:
-    """What there is of a pipeline on Vertex.
-
-    Attributes:
-        schedules: Its schedules.
-        runs: Its newest runs, newest first.
-    """
-
-    schedules: list[v1.Schedule]
-    runs: list[v1.PipelineJob]
-
-
-def status(service: Service, pipeline: str, count: int) -> Status:
-    """Reads the schedules and the newest `count` runs of a pipeline. Raises PipelineError."""
-    labelled = f'labels.pipeline="{jobs.label_value(pipeline)}"'
-    try:
-        schedules = service.schedules.list_schedules(v1.ListSchedulesRequest(parent=service.parent))
-        names = {f"{pipeline}-{kind}" for kind in ("weekly", "monthly")}
-        mine = [schedule for schedule in schedules if schedule.display_name in names]
-        request = v1.ListPipelineJobsRequest(
-            parent=service.parent, filter=labelled, order_by="create_time desc", page_size=count
-        )
-        runs = []
-        for run in service.pipelines.list_pipeline_jobs(request):
-            runs.append(run)
-            if len(runs) == count:
-                break
-        return Status(sorted(mine, key=lambda schedule: schedule.display_name), runs)
-    except (exceptions.GoogleAPIError, auth.GoogleAuthError) as error:
-        raise refusal(error, service.settings) from error
-
-
-def as_text(found: Status) -> str:
-    """The status for people: a line a schedule, a line a run, and why a run failed."""
-    lines = []
-    for schedule in found.schedules:
-        state = v1.Schedule.State(schedule.state).name.lower()
-        following = f", next {_utc(schedule.next_run_time)}" if schedule.next_run_time else ""
-        lines.append(f"schedule {schedule.display_name}: {schedule.cron}, {state}{following}")
-    for run in found.runs:
-        state = _State(run.state).name.removeprefix("PIPELINE_STATE_").lower()
-        lines.append(f"run {run.name.rpartition('/')[2]}: {state}, started {_utc(run.create_time)}")
-        if run.error.message:
-            lines.append(f"  {' '.join(run.error.message.split())[:500]}")
-    return "\n".join(re.sub(r"[^\x20-\x7e\x80-\U0010ffff]", "?", line) for line in lines) or "no schedules, no runs"
-
-
-def as_json(found: Status) -> dict:
-    """The status for machines."""
-    return {
-        "schedules": [
-            {
-                "name": schedule.name, "display_name": schedule.display_name, "cron": schedule.cron,
-                "state": v1.Schedule.State(schedule.state).name,
-                "next": schedule.next_run_time.isoformat() if schedule.next_run_time else None,
-            }
-            for schedule in found.schedules
-        ],
-        "runs": [
-            {
-                "run_id": run.name.rpartition("/")[2], "state": _State(run.state).name, "labels": dict(run.labels),
-                "created": run.create_time.isoformat() if run.create_time else None, "error": run.error.message,
-            }
-            for run in found.runs
-        ],
-    }  # fmt: skip
-
-
-def _utc(instant) -> str:
-    return f"{instant.astimezone(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC" if instant else "never"

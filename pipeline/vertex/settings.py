@@ -18,7 +18,17 @@ _NETWORK = r"^(projects/[0-9]+/global/networks/[a-z]([a-z0-9-]{0,61}[a-z0-9])?)?
 
 _TOPIC = r"^(projects/[^/\s]+/topics/[A-Za-z][A-Za-z0-9._~+%-]{2,254})?$"
 
+_ACCOUNT = r"^([^@\s]+@[^@\s]+\.[^@\s]+)?$"
+
 _CRON = r"^\S+( \S+){4}$"
+
+# Letters first, as an id that a person chooses; digits alone, as one that Vertex gave to an endpoint that is there.
+_ENDPOINT = r"^([a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,19})?$"
+
+# What configs/vertex.yaml has in the place of a digest that nobody filled in; `require_digest` refuses it when it is needed.
+_SERVING_IMAGE = r"^[^\s@]+@sha256:([0-9a-f]{64}|your-digest)$"
+
+_SERVING_MACHINE = r"^[cen][1-4][a-z]?-(standard|highmem|highcpu)-[0-9]{1,3}$"
 
 GPUS = {"a2-highgpu-1g": 1, "a2-highgpu-2g": 2, "a2-highgpu-4g": 4}
 """A100s of a machine type; every other type that is taken has none."""
@@ -31,7 +41,7 @@ _TUNING_MACHINE = r"^(a2-highgpu-1g|g2-standard-(4|8|12|16|32)|[cen][1-4][a-z]?-
 # https://cloud.google.com/compute/docs/gpus: GiB of one, of which the driver keeps some.
 _GPU_GIB = {A100: 40, "NVIDIA_L4": 24, "NVIDIA_TESLA_T4": 16, "NVIDIA_TESLA_V100": 16}
 
-RESERVED_LABELS = ("pipeline", "snapshot", "study")
+RESERVED_LABELS = ("pipeline", "snapshot", "study", "run", "weights", "verdict")
 
 
 @typed.frozen
@@ -144,12 +154,14 @@ class DataflowSettings:
         max_workers: How many there may be.
         public_ips: Whether they have addresses of their own; without, the subnetwork needs Private Google Access.
         subnetwork: `regions/REGION/subnetworks/NAME`, or the whole URL for a shared network; '' for the default.
+        service_account: The account of its workers, which need less than a run; '' for the run's.
     """
 
     machine: str = pydantic.Field(default="n1-standard-8", pattern=_MACHINE)
     max_workers: int = pydantic.Field(default=32, ge=1, le=1000)
     public_ips: bool = False
     subnetwork: str = ""
+    service_account: str = pydantic.Field(default="", pattern=_ACCOUNT)
 
 
 @typed.frozen
@@ -165,6 +177,50 @@ class ScheduleSettings:
     time_zone: str = pydantic.Field(default="Etc/UTC", pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$")
     weekly: str = pydantic.Field(default="0 20 * * 1", pattern=_CRON)
     monthly: str = pydantic.Field(default="0 20 1 * *", pattern=rf"({_CRON})|^$")
+
+
+@typed.frozen
+class EndpointSettings:
+    """Where models serve on Vertex AI, and how a new one takes over (docs/release.md).
+
+    Attributes:
+        image: Image of the container that serves, by digest: a prebuilt one of TensorFlow, such as tf2-cpu.2-15.
+        endpoint: Id of the endpoint; '' for the name in `release.endpoint`. One that is only digits must be there already.
+        machine: Type of the machines that serve; without a GPU.
+        min_replicas: How many there are at least, for each version that is deployed.
+        max_replicas: How many there may be.
+        canary_percent: Share of the traffic that a new version takes while it is watched, percent, 1 to 50.
+        watch_minutes: How long it is watched.
+        watch_answers: Answers of the canary that the watch wants at least; fewer are a failure.
+        max_error_share: Share of the watch's requests to the canary that may fail or be answered wrongly, 0 to 1.
+        max_latency_ms: Milliseconds, 95th percentile of the watch, from the request to the answer.
+        max_probability_difference: How far a probability may lie from the trainer's own, 0 to 1: the serving container has
+            another processor and another TensorFlow than the smoke test.
+        grace_minutes: How long the version that served before stays deployed, so that a rollback takes seconds. After that, the
+            next release or `release tidy` undeploys it; 0: at once.
+        service_account: The account that models serve as, which need less than a run; '' for the run's.
+    """
+
+    image: str = pydantic.Field(pattern=_SERVING_IMAGE)
+    endpoint: str = pydantic.Field(default="", pattern=_ENDPOINT)
+    machine: str = pydantic.Field(default="n1-standard-2", pattern=_SERVING_MACHINE)
+    min_replicas: int = pydantic.Field(default=1, ge=1, le=100)
+    max_replicas: int = pydantic.Field(default=2, ge=1, le=100)
+    canary_percent: int = pydantic.Field(default=10, ge=1, le=50)
+    watch_minutes: float = pydantic.Field(default=10.0, gt=0, le=240)
+    watch_answers: int = pydantic.Field(default=200, ge=1, le=100_000)
+    max_error_share: float = pydantic.Field(default=0.01, ge=0, lt=1)
+    max_latency_ms: float = pydantic.Field(default=2000.0, gt=0)
+    max_probability_difference: float = pydantic.Field(default=0.005, gt=0, le=0.1)
+    grace_minutes: float = pydantic.Field(default=1440.0, ge=0, le=525_600)
+    service_account: str = pydantic.Field(default="", pattern=_ACCOUNT)
+
+    def __post_init__(self):
+        if self.max_replicas < self.min_replicas:
+            raise ValueError(
+                f"vertex.release.max_replicas {self.max_replicas} is below vertex.release.min_replicas {self.min_replicas}: "
+                "raise it, or lower the other"
+            )
 
 
 @typed.frozen
@@ -186,6 +242,7 @@ class VertexSettings:
         tuning: The job that searches for hyperparameters.
         dataflow: Where Beam runs; null for the container of each step.
         schedule: When runs start by themselves.
+        release: The endpoint that a blessed model is released to; null for a folder of the store only.
     """
 
     project: str = pydantic.Field(pattern=r"^([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$")
@@ -193,7 +250,7 @@ class VertexSettings:
     store: str = pydantic.Field(pattern=_FOLDER)
     images: str = pydantic.Field(pattern=_FOLDER)
     code: str = pydantic.Field(default="/app", pattern=r"^(/[^/\s]+)+$")
-    service_account: str = pydantic.Field(default="", pattern=r"^([^@\s]+@[^@\s]+\.[^@\s]+)?$")
+    service_account: str = pydantic.Field(default="", pattern=_ACCOUNT)
     network: str = pydantic.Field(default="", pattern=_NETWORK)
     labels: dict[_LabelKey, _LabelValue] = pydantic.Field(default_factory=dict)
     window_hours: float = pydantic.Field(default=12.0, ge=0, le=168)
@@ -202,6 +259,7 @@ class VertexSettings:
     tuning: TuningJobSettings = pydantic.Field(default_factory=TuningJobSettings)
     dataflow: DataflowSettings | None = None
     schedule: ScheduleSettings = pydantic.Field(default_factory=ScheduleSettings)
+    release: EndpointSettings | None = None
 
     def __post_init__(self):
         taken = [name for name in RESERVED_LABELS if name in self.labels]

@@ -53,7 +53,7 @@ class Executor(tuner.Executor):
         try:
             client = launch.JobClient(settings.region)
             _await_others(client, settings, task)
-            if not study.is_complete():
+            if not study.is_complete() and not task.over:
                 _write_arguments(task, study, endpoint, parent, folder)
                 job = launch.run(client, settings, settings.tuning, _job_of(settings, task, known["image"], folder), "tuning")
                 launch.require_success(

@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from pipeline.errors import PipelineError
 from pipeline.predict import Answer, predict
 
 
@@ -43,3 +44,17 @@ def test_each_file_gets_its_own_answer_in_order(model, tmp_path):
         "no JPEG image: it is of another kind, cut short or damaged",
     ]
     assert all(answer.label == "" for answer in answers[1:6])
+
+
+@pytest.mark.parametrize("content", [None, b"no graph"])
+def test_a_model_that_does_not_load_is_named_with_what_to_do(tmp_path, content):
+    if content:
+        (tmp_path / "saved_model.pb").write_bytes(content)
+    with pytest.raises(PipelineError, match=f"the model that serves, {tmp_path}, does not load: .*release rollback"):
+        list(predict(str(tmp_path), []))
+
+
+def test_a_model_without_the_signature_is_named(tmp_path):
+    tf.saved_model.save(tf.Module(), str(tmp_path))
+    with pytest.raises(PipelineError, match="does not load: it has no signature serving_default"):
+        list(predict(str(tmp_path), []))

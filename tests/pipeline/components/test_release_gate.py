@@ -37,7 +37,8 @@ def refused(artifact, tmp_path):
     weights = str(tmp_path / "model" / "Format-Serving" / "variables" / "variables")
     tf.train.Checkpoint(weights={"w": tf.Variable([1.0])}).write(weights)
     blessing = artifact(standard_artifacts.InfraBlessing, "smoke")
-    manifest = artifact(RunManifest, "manifest", run_id="run-2", snapshot_date="2026-03-09")
+    settings = json.dumps({"shards": {"short_side": 112}})
+    manifest = artifact(RunManifest, "manifest", run_id="run-2", snapshot_date="2026-03-09", settings=settings)
     smoke_test.SmokeTest.test_call(
         manifest=manifest, model=model, thresholds=json.dumps(typed.to_dict(thresholds.smoke)), reports=reports,
         blessing=blessing,
@@ -70,6 +71,7 @@ def test_what_the_smoke_test_refuses_is_reported_and_not_evaluated(refused, tmp_
     assert failure.startswith("the smoke test refused the export: smoke_set is FileNotFoundError")
     assert {path.name for path in (tmp_path / "reports" / "run-2").iterdir()} == {"smoke.json", "release.json", "release.html"}
     assert failure[:40] in (tmp_path / "reports" / "run-2" / "release.html").read_text()
+    assert json.loads((tmp_path / "reports" / "run-2" / "release.json").read_text())["shards"] == {"short_side": 112}
 
 
 def test_the_run_ends_as_any_that_is_not_released(refused, artifact, tmp_path):

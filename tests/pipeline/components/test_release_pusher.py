@@ -1,4 +1,4 @@
-"""Why a candidate is pushed, or not, and that a push that fails leaves nothing behind."""
+"""Why a candidate is pushed, or not, with its provenance beside it, and that a push that fails leaves nothing behind."""
 
 import dataclasses
 import json
@@ -7,9 +7,11 @@ import pytest
 import tensorflow as tf
 from tfx.types import standard_artifacts
 
-from pipeline.artifacts import LabelSnapshot
+from pipeline import files
+from pipeline.artifacts import GateReport, ImageShards, LabelSnapshot, RunManifest
 from pipeline.components import facts
 from pipeline.components.release_pusher import Executor, reason_to_hold
+from pipeline.provenance import statement
 from pipeline.release.ledger import Entry
 
 SERVING = Entry(
@@ -79,6 +81,13 @@ def test_weights_that_a_person_rolled_back_return_by_a_person_only():
     assert "serve already" in reason_to_hold(True, "2026-03-16", "b" * 64, "8", [*entries, promoted])
 
 
+def as_vertex_gives_it(each):
+    """Makes every custom property the JSON that TFX makes of it in a container on Vertex (kubeflow_v2_entrypoint_utils)."""
+    for name, value in [(name, each.get_custom_property(name)) for name in each.mlmd_artifact.custom_properties]:
+        known = float(value) if isinstance(value, int) else value
+        each.mlmd_artifact.custom_properties[name].struct_value.update({"__value__": known})
+
+
 @pytest.fixture
 def push(tmp_path):
     """Pushes a blessed model beside an older version, into the folder that is given for the archive."""
@@ -87,27 +96,41 @@ def push(tmp_path):
     (tmp_path / "versions" / "7").mkdir(parents=True)
     snapshot, model, blessing = LabelSnapshot(), standard_artifacts.Model(), standard_artifacts.ModelBlessing()
     smoke_test, serving_model = standard_artifacts.InfraBlessing(), standard_artifacts.Model()
-    facts.record(snapshot, {"date": "2026-03-16"})
+    facts.record(snapshot, {"date": "2026-03-16", "table": "labels_20260316", "checksum": "5" * 64, "rows": 7})
+    manifest, shards, gate, labels = RunManifest(), ImageShards(), GateReport(), standard_artifacts.Examples()
+    facts.record(manifest, {"run_id": "20260316-20260316T053000Z", "snapshot_date": "2026-03-16", "commit": "c" * 40})
+    facts.record(shards, {"number": 3, "digest": "d" * 64})
+    facts.record(gate, {"accepted": 1, "bootstrap": 0, "verdict": "accepted", "override": "", "report_sha256": "f" * 64})
+    hyperparameters, model_run = standard_artifacts.HyperParameters(), standard_artifacts.ModelRun()
+    hyperparameters.uri, model_run.uri = str(tmp_path / "hyperparameters"), str(tmp_path / "model_run")
+    blessing.uri = str(tmp_path / "blessing")
+    files.write_atomically(tmp_path / "hyperparameters" / "best.txt", json.dumps({"values": {"dropout": 0.5}}))
+    files.write_atomically(tmp_path / "model_run" / "training.json", json.dumps({"seed": 7}))
+    files.write_atomically(tmp_path / "blessing" / "evaluation.json", json.dumps({"blessed": True}))
     model.uri = str(tmp_path / "model")
     blessing.set_int_custom_property("blessed", 1)
 
-    def push(uri, smoke=1):
+    def push(uri, smoke=1, vertex="", as_vertex_gives=False):
+        for each in (snapshot, manifest, shards, gate) if as_vertex_gives else ():
+            as_vertex_gives_it(each)
         smoke_test.set_int_custom_property("blessed", smoke)
         pushed = standard_artifacts.PushedModel()
         pushed.uri = str(uri)
         Executor().Do(
             {
                 "snapshot": [snapshot], "model": [model], "model_blessing": [blessing], "infra_blessing": [smoke_test],
-                "serving_model": [serving_model],
+                "serving_model": [serving_model], "manifest": [manifest], "shards": [shards], "gate": [gate], "labels": [labels],
+                "hyperparameters": [hyperparameters], "model_run": [model_run],
             },
             {"pushed_model": [pushed]},
             {
                 "push_destination": json.dumps({"filesystem": {"base_directory": str(tmp_path / "versions")}}),
                 "ledger": str(tmp_path / "ledger.jsonl"),
                 "endpoint": "default",
+                "vertex": vertex,
             },
         )
-        push.reason = facts.text(pushed, "reason")
+        push.reason, push.recorded = facts.text(pushed, "reason"), pushed
         return sorted(str(path.relative_to(tmp_path / "versions")) for path in (tmp_path / "versions").rglob("saved_model.pb"))
 
     return push
@@ -122,6 +145,28 @@ def test_a_push_that_fails_midway_leaves_the_versions_as_they_were(push, tmp_pat
     assert pushed.endswith("/saved_model.pb") and (tmp_path / "versions" / "7").is_dir()
 
 
+@pytest.mark.parametrize("as_vertex_gives", [False, True])
+def test_a_pushed_model_has_its_provenance_beside_it_and_the_lineage_its_digest(push, tmp_path, as_vertex_gives):
+    (pushed,) = push(tmp_path / "pushed", as_vertex_gives=as_vertex_gives)
+    content = (tmp_path / "versions" / f"{pushed.split('/')[0]}.intoto.json").read_bytes()
+    assert facts.text(push.recorded, "provenance_sha256") == files.sha256(content)
+    made = json.loads(content)
+    statement.check(made)
+    assert {each["name"] for each in made["subject"]} >= {"model", "model/saved_model.pb"}
+    definition, details = (made["predicate"][name] for name in ("buildDefinition", "runDetails"))
+    assert definition["internalParameters"] == {"hyperparameters": {"dropout": 0.5}, "seed": 7}
+    assert [each["name"] for each in definition["resolvedDependencies"]] == ["labels_20260316", "image shards", "source code"]
+    assert definition["resolvedDependencies"][0]["annotations"]["rows"] == 7
+    gate = {"accepted": True, "bootstrap": False, "verdict": "accepted"}
+    assert (details["byproducts"][0]["name"], details["byproducts"][0]["annotations"]) == ("gate.json", gate)
+    assert details["metadata"]["invocationId"] == "20260316-20260316T053000Z"
+    assert facts.text(push.recorded, "pushed_at").startswith(details["metadata"]["finishedOn"][:-1])
+    # No more than the model and its statement: nothing of it is in the model.
+    assert len(list((tmp_path / "versions").iterdir())) == 3
+
+
 def test_an_export_that_the_smoke_test_refused_is_not_pushed_whatever_the_evaluation_says(push, tmp_path):
     assert push(tmp_path / "pushed", smoke=0) == []
     assert push.reason == "the smoke test refused its export"
+    # Nor does anybody ask Vertex AI, or note it for a person to promote.
+    assert push(tmp_path / "pushed", smoke=0, vertex="{}") == [] and push.reason == "the smoke test refused its export"

@@ -200,6 +200,27 @@ def test_classes_that_were_added_are_left_out_of_the_comparison_and_said_so(thre
     assert toy.change is None and toy.judged and toy.accuracy is not None
 
 
+def test_a_class_that_is_gone_is_said_so_and_all_photographs_are_compared(thresholds):
+    known = ("old<b>", *CLASSES)
+    found = split(LABELS, noisy(LABELS, 0.1, 0), noisy(LABELS, 0.1, 1))
+    judgement = judge.judge(found, around(found, serving_classes=known), thresholds())
+    assert judgement.compared == 80 and judgement.failures == []
+    assert judgement.notes == (
+        "The model that serves knows other classes (old<b> gone): the two are compared on the 80 photographs of the classes that "
+        "both know",
+    )
+
+
+def test_with_no_class_in_common_nothing_was_compared_and_that_is_a_failure(thresholds):
+    found = split(LABELS, LABELS, LABELS)
+    judgement = judge.judge(found, around(found, serving_classes=("fork", "spoon")), thresholds())
+    assert judgement.compared == 0
+    assert [name for name in failed(judgement) if "against the serving model" in name] == [
+        f"{name} against the serving model"
+        for name in ("accuracy", "balanced_accuracy", "top_3_accuracy", "log_loss", "calibration_error")
+    ]
+
+
 def test_hostile_names_stay_on_one_line(thresholds):
     found = split(LABELS, LABELS, (LABELS + 1) % 4, sources=["a\x1b[2J\nb<script>"] * 80)
     judgement = judge.judge(found, around(found), thresholds())

@@ -6,6 +6,8 @@ import yaml
 from pipeline import typed
 from pipeline.errors import SettingsError
 from pipeline.evaluation.thresholds import Thresholds, kinds
+from pipeline.places import PRODUCTION
+from pipeline.validation.rules import Limits
 from tests.pipeline.conftest import ROOT
 
 FILE = ROOT / "schema" / "release.yaml"
@@ -15,6 +17,31 @@ def test_the_committed_thresholds_are_whole_and_travel_as_plain_data():
     thresholds = typed.load(Thresholds, FILE)
     assert typed.from_dict(Thresholds, typed.to_dict(thresholds), "again") == thresholds
     assert list(kinds(thresholds.slices)) == ["label", "source", "size", "new"]
+
+
+@pytest.mark.parametrize("name", ["gate.yaml", "release.yaml"])
+def test_production_has_limits_of_its_own_that_are_nowhere_more_lenient(name):
+    kind = {"gate.yaml": Limits, "release.yaml": Thresholds}[name]
+    sample, production = (dict(flat(typed.to_dict(typed.load(kind, folder / name)))) for folder in (FILE.parent, PRODUCTION))
+    # There are more labels, of more classes, and photographs arrive after their labels: these three let no bad week pass.
+    larger = {"max_rows", "max_orphans", "min_class_share"}
+    assert sample.keys() == production.keys()
+    compared = 0
+    for path, limit in production.items():
+        least = path.rpartition(".")[2].startswith("min_") or path.startswith("min_split_rows.")
+        if path in larger or not (least or path.rpartition(".")[2].startswith("max_") or path.startswith("drift.")):
+            continue
+        assert limit >= sample[path] if least else limit <= sample[path], f"{path}: {limit}, and {sample[path]} for the sample"
+        compared += 1
+    assert compared >= 20
+
+
+def flat(content, path=""):
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 def leaves(content, path=()):

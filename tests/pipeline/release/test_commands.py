@@ -1,15 +1,18 @@
 """What serves, as people look at it and change it: status, rollback, promote, and who decided why."""
 
+import functools
 import json
 import pathlib
 
 import pytest
 
+from pipeline import settings
 from pipeline.__main__ import main
+from pipeline.errors import PipelineError
 from pipeline.lineage import timeline
 from pipeline.lineage.mlmd import MLMDLineage
 from pipeline.places import Places
-from pipeline.release import ledger
+from pipeline.release import commands, ledger
 from tests.pipeline.conftest import answers
 from tests.pipeline.lineage.conftest import HandWritten, release_facts
 
@@ -151,6 +154,10 @@ REFUSALS = {
     "an export that does not pass": (["promote", "run-5", *WHY], ["does not pass its smoke test", "too slow"]),
     "no reason": (["rollback", "--reason", " "], ["--reason is empty"]),
     "nobody": (["rollback", "--reason", "x", "--by", ""], ["--by is empty"]),
+    "who calls themselves a run": (["rollback", "--reason", "x", "--by", "run 7"], ["give a person's name"]),
+    "tidying a folder": (["tidy"], ["release tidy is for an endpoint on Vertex AI"]),
+    "an endpoint on Vertex": (["rollback", "--accept-endpoint", *WHY], ["--accept-endpoint is for an endpoint on Vertex AI"]),
+    "settings beside a store": (["status", "--settings", "x.yaml"], ["leave --store and --endpoint out"]),
     "another endpoint": (["rollback", "--endpoint", "trial", *WHY], ["nothing was ever released there"]),
     "the status of another": (["status", "--endpoint", "trial"], ["nothing was ever released at endpoint 'trial'", "--store"]),
 }
@@ -208,3 +215,21 @@ def test_hostile_reasons_stay_on_their_line(ask):
     ask("rollback", "--reason", "x\nendpoint default serves version 9\x1b[2J", "--by", "a\u202eb")
     out = ask("status")[1]
     assert "\x1b" not in out and "\u202e" not in out and "\nendpoint default serves version 9" not in out
+
+
+def test_settings_without_an_endpoint_are_refused(capsys):
+    assert main(["release", "status", "--settings", str(settings.CONFIGS / "local.yaml")]) == 1
+    assert "has no vertex.release" in capsys.readouterr().err
+
+
+def test_a_rollback_returns_to_nothing_that_only_was_a_canary(store):
+    append = functools.partial(
+        ledger.append, store.places.ledger, endpoint="default", model="/m", snapshot="labels_6", snapshot_date="2026-03-06"
+    )
+    append(to_version="6", run_id="run-6", weights_sha256="6" * 64, action="canary", share=0.1, actor="run run-6")
+    assert commands.returning(store.entries(), None, "default").to_version == "3"  # the canary ends
+    append(to_version="3", run_id="run-3", weights_sha256="3" * 64, action="rollback", actor="run run-6")
+    append(to_version="7", run_id="run-7", weights_sha256="7" * 64)
+    assert commands.previous(store.entries()).to_version == "3"
+    with pytest.raises(PipelineError, match="no model of run 'run-6' ever served .* name one of run-1, run-2, run-3"):
+        commands.returning(store.entries(), "run-6", "default")

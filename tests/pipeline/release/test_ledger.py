@@ -196,3 +196,55 @@ def test_people_may_return_to_a_version_time_and_again(path, append):
         append("2", action="promote")
         append("1", action="rollback")
     assert [entry.to_version for entry in ledger.read(path)] == ["1", "2", "1", "2", "1"]
+
+
+def canary(append, version="2", **changes):
+    return append(version, action="canary", share=0.1, actor=ledger.actor_of(f"run-{version}"), **changes)
+
+
+def test_a_canary_serves_beside_what_serves_until_it_is_promoted(path, append):
+    first = append("1")
+    assert ledger.canary(ledger.read(path)) is None and ledger.shares(ledger.read(path)) == {"1": 1.0}
+    beside = canary(append, from_version="1")
+    entries = ledger.read(path)
+    assert ledger.serving(path, "default") == ledger.now(entries) == first and ledger.canary(entries) == beside
+    assert ledger.shares(entries) == {"1": 0.9, "2": 0.1} and (beside.from_version, beside.share) == ("1", 0.1)
+    promoted = append("2", action="promote", actor="run run-2", from_version="1", reason="no errors")
+    entries = ledger.read(path)
+    assert promoted.from_version == "1" and ledger.now(entries) == promoted and ledger.canary(entries) is None
+    assert ledger.shares(entries) == {"2": 1.0}
+
+
+def test_a_canary_that_is_rolled_back_was_withdrawn_and_may_not_return_by_a_run(path, append):
+    append("1")
+    canary(append)
+    back = append("1", action="rollback", actor="run run-2", reason="5 % errors", from_version="1")
+    entries = ledger.read(path)
+    assert back.from_version == "2" and ledger.shares(entries) == {"1": 1.0}
+    assert ledger.withdrawal(entries, "2" * 64) == back and ledger.withdrawal(entries, "1" * 64) is None
+
+
+def test_beside_a_canary_nothing_else_is_released(path, append):
+    append("1")
+    canary(append)
+    for again in (lambda: canary(append, "3"), lambda: append("3")):
+        with pytest.raises(ledger.Held, match="version 2 of run run-2 is a canary .* one release at a time"):
+            again()
+    assert len(ledger.read(path)) == 2 and canary(append) == ledger.read(path)[-1]
+
+
+def test_what_a_run_did_it_does_not_do_again_and_a_person_may(path, append):
+    append("1")
+    for _ in range(2):
+        canary(append)
+        append("1", action="rollback", actor="run run-2")
+    assert len(ledger.read(path)) == 3
+    append("2", action="promote", actor="ana")
+    append("1", action="rollback", actor="run run-2")
+    assert [entry.actor for entry in ledger.read(path)][2:] == ["run run-2", "ana"]
+
+
+def test_a_canary_before_anything_serves_has_its_share_alone(append, path):
+    assert ledger.shares([]) == {} and ledger.now([]) is None
+    canary(append)
+    assert ledger.shares(ledger.read(path)) == {"2": 0.1} and ledger.serving(path, "default") is None

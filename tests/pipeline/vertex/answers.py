@@ -12,6 +12,7 @@ from google.cloud.aiplatform_v1.services.schedule_service.transports import Sche
 
 _REQUESTS = {
     "CreatePipelineJob": v1.CreatePipelineJobRequest,
+    "GetPipelineJob": v1.GetPipelineJobRequest,
     "ListPipelineJobs": v1.ListPipelineJobsRequest,
     "CreateSchedule": v1.CreateScheduleRequest,
     "UpdateSchedule": v1.UpdateScheduleRequest,

@@ -8,8 +8,9 @@ import yaml
 from pipeline import settings, typed
 from pipeline.evaluation.thresholds import Thresholds
 from pipeline.origin import Origin
+from pipeline.places import PRODUCTION
 from pipeline.validation.rules import Limits
-from tests.pipeline.conftest import ROOT
+from pipeline.vertex import service
 from tests.pipeline.vertex import answers
 
 IMAGE = f"europe-west4-docker.pkg.dev/acme-products/retrain/pipeline@sha256:{'a1' * 32}"
@@ -22,7 +23,7 @@ def filled() -> dict:
     text = (settings.CONFIGS / "vertex.yaml").read_text()
     for blank, value in {
         "your-project": "acme-products", "your-bucket": "acme-retrain", "your-photographs": "acme-photographs",
-        "your-team": "retail",
+        "your-team": "retail", "your-digest": "5e" * 32,
     }.items():  # fmt: skip
         text = text.replace(blank, value)
     return yaml.safe_load(text)
@@ -41,8 +42,8 @@ def loaded(**vertex) -> settings.Settings:
 
 
 def rules() -> tuple[Limits, Thresholds]:
-    """The committed limits of a week and thresholds of a release."""
-    return typed.load(Limits, ROOT / "schema" / "gate.yaml"), typed.load(Thresholds, ROOT / "schema" / "release.yaml")
+    """Production's limits of a week and thresholds of a release, which are compiled unless others are named."""
+    return typed.load(Limits, PRODUCTION / "gate.yaml"), typed.load(Thresholds, PRODUCTION / "release.yaml")
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +70,13 @@ def job_file(compiled_jobs, tmp_path):
 def vertex():
     with answers.running() as server:
         yield server
+
+
+@pytest.fixture
+def there(vertex):
+    """Vertex of the settings."""
+
+    def there(**changes) -> service.Service:
+        return service.Service(loaded(**changes).vertex, vertex.pipelines, vertex.schedules)
+
+    return there

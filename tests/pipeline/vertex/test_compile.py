@@ -1,5 +1,6 @@
 """The pipeline as Vertex gets it: what is compiled, and that its first step works with what Vertex fills in."""
 
+import copy
 import dataclasses
 import difflib
 import json
@@ -7,6 +8,8 @@ import os
 import pathlib
 
 import pytest
+from apache_beam.options import pipeline_options
+from apache_beam.runners.dataflow.internal import apiclient
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
@@ -130,6 +133,18 @@ def test_settings_for_one_machine_are_refused():
         compiling.compiled(embedded, *rules(), ORIGIN, IMAGE, False)
 
 
+def test_without_an_endpoint_it_releases_to_the_store():
+    job = compiling.compiled(loaded(release=None), *rules(), ORIGIN, IMAGE, False)
+    given = steps_of(job)["ReleasePusher"]["inputs"]["parameters"]
+    assert given["vertex"]["runtimeValue"]["constant"] == ""
+
+
+def test_an_image_that_serves_and_was_not_filled_in_is_refused():
+    image = "us-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15@sha256:your-digest"
+    with pytest.raises(SettingsError, match="vertex.release.image .* names no digest.*\n.*gcloud artifacts docker images describe"):
+        compiling.compiled(loaded(release__image=image), *rules(), ORIGIN, IMAGE, False)
+
+
 def test_a_backbone_of_this_machine_alone_is_refused():
     def begun_from(backbone):
         return dataclasses.replace(loaded(), training=dataclasses.replace(loaded().training, backbone=backbone))
@@ -146,10 +161,69 @@ def test_without_dataflow_beam_runs_in_each_steps_container():
     assert compiling.beam_args(loaded(dataflow=None), IMAGE) == list(settings.BEAM_HERE)
 
 
-def test_dataflow_is_told_where_and_as_whom():
-    args = compiling.beam_args(loaded(dataflow__subnetwork="regions/europe-west4/subnetworks/s"), IMAGE)
-    assert f"--sdk_container_image={IMAGE}" in args and "--no_use_public_ips" in args
-    assert "--subnetwork=regions/europe-west4/subnetworks/s" in args and "--labels=team=retail" in args
+def beam_options(job: dict, step: str) -> pipeline_options.PipelineOptions:
+    """What Beam's own parser makes of the arguments that a compiled step has for it."""
+    args = job["pipelineSpec"]["deploymentSpec"]["executors"][f"{step}_executor"]["container"]["args"][6:]
+    options = pipeline_options.PipelineOptions(args)
+    known = options.get_all_options(retain_unknown_options=False)
+    names = {arg.removeprefix("--").partition("=")[0] for arg in args}
+    negated = {"no_use_public_ips": "use_public_ips", "worker_machine_type": "machine_type"}
+    assert {negated.get(name, name) for name in names} <= known.keys()
+    return options
+
+
+def to_dataflow(options: pipeline_options.PipelineOptions) -> dict:
+    """The environment of the job that Beam's client asks of Dataflow: accounts, machines, image, network."""
+    sent = apiclient.Environment(packages=[], options=options, environment_version="1", proto_pipeline_staged_url="gs://b/p").proto
+    if hasattr(sent, "serviceAccountEmail"):  # Beam 2.61; later ones have the API's own types
+        from apitools.base.py import encoding
+
+        return encoding.MessageToDict(sent)
+    return json.loads(type(sent).to_json(sent, use_integers_for_enums=False))
+
+
+BEAM_STEPS = ("ImageSharder", "SnapshotExampleGen", "StatisticsGen", "LabelJoin", "Evaluator")
+
+
+@pytest.mark.parametrize("step", BEAM_STEPS)
+def test_dataflow_gets_the_image_the_account_and_the_network_of_the_settings(compiled_jobs, step):
+    options = beam_options(compiled_jobs["weekly"], step)
+    cloud, workers = options.view_as(pipeline_options.GoogleCloudOptions), options.view_as(pipeline_options.WorkerOptions)
+    assert options.view_as(pipeline_options.StandardOptions).runner == "DataflowRunner"
+    assert (cloud.project, cloud.region) == ("acme-products", "europe-west4")
+    assert (cloud.temp_location, cloud.staging_location) == tuple(
+        f"gs://acme-retrain/retrain/dataflow/{name}" for name in ("temp", "staging")
+    )
+    assert sorted(cloud.labels) == ["pipeline=product-photographs", "team=retail"]
+    assert workers.sdk_container_image == IMAGE and workers.use_public_ips is False
+    assert options.view_as(pipeline_options.SetupOptions).sdk_location == "container"
+    sent = to_dataflow(options)
+    (pool,) = sent["workerPools"]
+    assert sent["serviceAccountEmail"] == "retrain-dataflow@acme-products.iam.gserviceaccount.com"
+    assert (pool["workerHarnessContainerImage"], pool["machineType"]) == (IMAGE, "n1-standard-8")
+    assert pool["ipConfiguration"] == "WORKER_IP_PRIVATE"
+    assert pool["subnetwork"] == "regions/europe-west4/subnetworks/retrain-dataflow"
+    assert int(pool["autoscalingSettings"]["maxNumWorkers"]) == 32
+
+
+def test_an_option_that_beam_does_not_know_would_be_seen(compiled_jobs):
+    job = copy.deepcopy(compiled_jobs["weekly"])
+    job["pipelineSpec"]["deploymentSpec"]["executors"]["ImageSharder_executor"]["container"]["args"].append("--worker_color=red")
+    with pytest.raises(AssertionError):
+        beam_options(job, "ImageSharder")
+
+
+def test_dataflows_workers_run_as_the_run_does_unless_told_otherwise():
+    def account(**vertex):
+        found = [arg for arg in compiling.beam_args(loaded(**vertex), IMAGE) if arg.startswith("--service_account_email=")]
+        return found[0].partition("=")[2] if found else ""
+
+    assert account(dataflow__service_account="") == "retrain@acme-products.iam.gserviceaccount.com"
+    assert account(dataflow__service_account="w@x.iam.gserviceaccount.com") == "w@x.iam.gserviceaccount.com"
+    assert account(dataflow__service_account="", service_account="") == ""
+
+
+def test_dataflows_workers_have_public_addresses_where_that_is_wanted():
     assert "--no_use_public_ips" not in compiling.beam_args(loaded(dataflow__public_ips=True), IMAGE)
 
 

@@ -9,7 +9,7 @@ from google.auth import exceptions as auth
 from google.cloud import aiplatform_v1 as v1
 
 from pipeline.errors import PipelineError, SettingsError
-from pipeline.vertex import service
+from pipeline.vertex import service, status
 from tests.pipeline.vertex.answers import Refused
 from tests.pipeline.vertex.conftest import IMAGE, filled, loaded
 
@@ -21,16 +21,6 @@ NOW = datetime.datetime(2026, 3, 2, 20, 0, 5, tzinfo=datetime.timezone.utc)
 def named(name: str, **fields):
     """Gives a resource back as Vertex does: with a name."""
     return lambda request: type(getattr(request, name))(getattr(request, name), name=f"{PARENT}/{name}s/77", **fields)
-
-
-@pytest.fixture
-def there(vertex):
-    """Vertex of the settings."""
-
-    def there(**changes) -> service.Service:
-        return service.Service(loaded(**changes).vertex, vertex.pipelines, vertex.schedules)
-
-    return there
 
 
 @pytest.fixture
@@ -80,7 +70,7 @@ def test_a_run_gets_every_parameter_its_labels_and_its_id(there, vertex, compile
         "snapshot_date": "2026-03-02", "override": '{"rules": []}', "window_end": "2026-03-03T06:00:00+01:00",
     }  # fmt: skip
     labels = dict(sent.labels)
-    assert labels.items() >= {"team": "retail", "pipeline": "product-photographs", "snapshot": "20260302"}.items()
+    assert labels.items() >= {"team": "retail", "pipeline": "product-photographs", "snapshot": "2026-03-02"}.items()
     assert sent.runtime_config.gcs_output_directory == "gs://acme-retrain/retrain/artifacts"
     assert sent.runtime_config.failure_policy.name.endswith("FAIL_FAST")
     assert sent.service_account == "retrain@acme-products.iam.gserviceaccount.com"
@@ -135,33 +125,6 @@ def test_a_time_zone_or_a_month_that_is_not_there_is_refused(there, compiled):
         service.schedule_of(compiled("monthly"), there(schedule__monthly=""))
 
 
-def test_the_status_tells_schedules_runs_and_why_they_failed(there, vertex):
-    mine, other = (
-        v1.Schedule(name=f"{PARENT}/schedules/{name}", display_name=name, cron="TZ=UTC 0 20 * * 1", state="ACTIVE",
-                    next_run_time=NOW)
-        for name in ("product-photographs-weekly", "somebody-elses")
-    )  # fmt: skip
-    runs = [
-        v1.PipelineJob(name=f"{PARENT}/pipelineJobs/r{number}", state="PIPELINE_STATE_FAILED", create_time=NOW,
-                       error={"code": 9, "message": "SnapshotGate:\x1b[31m labels\n are rejected"})
-        for number in range(3)
-    ]  # fmt: skip
-    vertex.answers["ListSchedules"] = lambda request: v1.ListSchedulesResponse(schedules=[other, mine])
-    vertex.answers["ListPipelineJobs"] = lambda request: v1.ListPipelineJobsResponse(pipeline_jobs=runs)
-    found = service.status(there(), "product-photographs", 2)
-    assert service.as_text(found).splitlines() == [
-        "schedule product-photographs-weekly: TZ=UTC 0 20 * * 1, active, next 2026-03-02 20:00 UTC",
-        *[
-            line
-            for number in range(2)
-            for line in (f"run r{number}: failed, started 2026-03-02 20:00 UTC", "  SnapshotGate:?[31m labels are rejected")
-        ],
-    ]
-    told = service.as_json(found)
-    assert [run["run_id"] for run in json.loads(json.dumps(told))["runs"]] == ["r0", "r1"]
-    assert vertex.requests("ListPipelineJobs")[0].filter == 'labels.pipeline="product-photographs"'
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -191,7 +154,7 @@ def test_listing_and_scheduling_refuse_as_clearly(there, vertex, compiled):
     vertex.answers["ListSchedules"] = refuse
     place = there()
     with pytest.raises(PipelineError, match="Vertex AI refuses"):
-        service.status(place, "product-photographs", 2)
+        status.read(place, "product-photographs", 2)
     with pytest.raises(PipelineError, match="Vertex AI refuses"):
         service.put_schedule(place, service.schedule_of(compiled(), place))
 
