@@ -67,6 +67,10 @@ class Diverged(TrainingError):
     """The loss is infinite or not a number."""
 
 
+class NoTime(TrainingError):
+    """The deadline comes before the first step is done."""
+
+
 def fit(
     network: Classifier,
     train: input_pipeline.Split,
@@ -104,8 +108,8 @@ def fit(
         What was measured.
 
     Raises:
-        TrainingError: The data cannot be read or divided, the loss is no longer a number, or the deadline leaves no time
-            for a step.
+        TrainingError: The data cannot be read or divided, the loss is no longer a number (`Diverged`), or the deadline leaves
+            no time for a step (`NoTime`).
     """
     return _Loop(
         network, train, val, {"image_size": image_size, "short_side": short_side}, config, on_epoch, checkpoint, deadline,
@@ -237,7 +241,7 @@ class _Loop:
             if ends_early:
                 _log.info("no better validation loss for %d epochs: the %s phase ends early", state.since_best, name)
         if self._best_weights is None:
-            raise TrainingError(
+            raise NoTime(
                 "the window leaves no time to train: not one step fits before its end less training.reserve_minutes "
                 f"({config.reserve_minutes:g}). Start earlier, or give a later end"
             )

@@ -5,11 +5,14 @@ Whoever keeps studies fulfils `Study`: `pipeline.vizier.study.Study` does, over 
 
 import dataclasses
 import datetime
+import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from models.charts import duration
+
+_log = logging.getLogger(__name__)
 
 OBJECTIVE = "val_accuracy"
 """What trials report after each epoch and are compared by; more is better."""
@@ -72,6 +75,9 @@ class Study(Protocol):
     def infeasible(self, trial: Trial, reason: str) -> Trial:
         """Ends a trial that cannot be run; it counts, and the study goes on."""
 
+    def discard(self, trial: Trial) -> None:
+        """Takes a trial back that nothing is known of; it does not count."""
+
 
 def best(trials: Sequence[Trial], maximize: bool = True) -> Trial | None:
     """The trial with the best final value, of equals the first; None if none has one."""
@@ -80,8 +86,38 @@ def best(trials: Sequence[Trial], maximize: bool = True) -> Trial | None:
     return min(valued, key=lambda trial: (sign * trial.value, trial.number), default=None)
 
 
+def fits(trials: Sequence[Trial], until: float, now: float) -> bool:
+    """Whether another trial would probably end in time, by the median of those that succeeded; before the first has, any may.
+
+    Args:
+        trials: Those of the study so far.
+        until: Unix time at which no trial may go on.
+        now: Unix time.
+    """
+    took = [trial.seconds for trial in trials if trial.state == "SUCCEEDED" and trial.seconds is not None]
+    return now + (statistics.median(took) if took else 0.0) < until
+
+
+def leave(study: Study, trial: Trial) -> Trial | None:
+    """Ends a trial that has no more time: as it stands if it has reported anything, else as if it had not begun.
+
+    Args:
+        study: Its study.
+        trial: A trial that is under way, as the study knows it.
+
+    Returns:
+        The trial as it ended, or None if it is no more: the study can have another in its place.
+    """
+    if trial.curve:
+        _log.info("trial %d ends where it was left, after %d epochs: there is no more time", trial.number, len(trial.curve))
+        return study.complete(trial, *trial.curve[-1])
+    _log.info("trial %d is taken back: there was no time for it", trial.number)
+    study.discard(trial)
+    return None
+
+
 def ended_early(trial: Trial, epochs: int) -> bool:
-    """Whether a trial succeeded before its last epoch, because it fell behind the others or learnt no more.
+    """Whether a trial succeeded before its last epoch: it fell behind the others, learnt no more, or its window ended.
 
     Args:
         trial: A trial that reported after each epoch.

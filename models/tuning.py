@@ -18,7 +18,7 @@ import tensorflow as tf
 from models import input_pipeline, loop, training
 from models.config import LOGARITHMIC, TUNED, TrainingConfig, TuningConfig
 from models.errors import TrainingError
-from models.study import OBJECTIVE, Study, Trial, best, progress
+from models.study import OBJECTIVE, Study, Trial, best, fits, leave, progress
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +39,9 @@ def tuner_fn(fn_args) -> TunerFnResult:
             `tuning`: the fields of `TuningConfig`;
             `study`: a `models.study.Study`;
             `client_id`: who asks it for trials; the same when this worker starts again;
-            and if wanted `workers`, how many share the study at this moment, for the time that it still takes, and
-            `finish`, true for a worker that ends the trial which its client had, and begins none.
+            and if wanted `workers`, how many share the study at this moment, for the time that it still takes,
+            `finish`, true for a worker that ends the trial which its client had, and begins none, and
+            `until`, the Unix time at which no trial may go on.
 
     Returns:
         The tuner, and no arguments of its search.
@@ -64,11 +65,13 @@ def tuner_fn(fn_args) -> TunerFnResult:
         trial_config = trial_training(config, tuning.epochs, values)
         training.prepare_tensorflow(trial_config)
         model, _ = training.make_network(network, trial_config, len(classes))
-        return loop.fit(model, train, val, network.image_size, short_side, trial_config, on_epoch)
+        return loop.fit(
+            model, train, val, network.image_size, short_side, trial_config, on_epoch, deadline=custom.get("until")
+        )
 
     tuner = Tuner(
         custom["study"], custom["client_id"], tuning, run, fn_args.working_dir,
-        workers=custom.get("workers", tuning.parallel), finish=bool(custom.get("finish")),
+        workers=custom.get("workers", tuning.parallel), finish=bool(custom.get("finish")), until=custom.get("until"),
     )  # fmt: skip
     return TunerFnResult(tuner, {})
 
@@ -209,13 +212,15 @@ class Tuner(keras_tuner.engine.base_tuner.BaseTuner):
         directory: KerasTuner's, of this worker alone; what it has there is removed.
         workers: How many work at the study at this moment.
         finish: Whether to end the trial that the client has, and to begin none.
+        until: Unix time at which no trial may go on, as `run` knows too; None for any.
     """
 
     def __init__(
         self, study: Study, client_id: str, tuning: TuningConfig, run: Callable, directory: str, workers: int = 1,
-        finish: bool = False,
+        finish: bool = False, until: float | None = None,
     ):  # fmt: skip
         self._study, self._tuning, self._run, self._workers, self._finish = study, tuning, run, workers, finish
+        self._until = until
         super().__init__(oracle=_Oracle(study, tuning), directory=directory, project_name=client_id, overwrite=True)
         self.tuner_id = client_id
 
@@ -227,9 +232,17 @@ class Tuner(keras_tuner.engine.base_tuner.BaseTuner):
             _log.info("%s", progress(self._study.trials(), self._tuning.trials, self._workers, self._tuning.epochs, now))
 
     def _next(self):
-        if not self._finish:
-            return self._study.suggest(self.tuner_id)
-        return next((one for one in self._study.trials() if one.under_way and one.client_id == self.tuner_id), None)
+        trials = self._study.trials()
+        own = next((one for one in trials if one.under_way and one.client_id == self.tuner_id), None)
+        if self._until is not None:
+            now = time.time()
+            if own and now >= self._until:
+                leave(self._study, own)
+                own = None
+            if not own and not fits(trials, self._until, now):
+                _log.info("the window leaves no time for another trial")
+                return None
+        return own if self._finish else self._study.suggest(self.tuner_id)
 
     def run_trial(self, trial, *args, **kwargs):
         """Trains once and completes the trial.
@@ -243,7 +256,7 @@ class Tuner(keras_tuner.engine.base_tuner.BaseTuner):
             The trial as it ended.
 
         Raises:
-            TrainingError: The data cannot be read; the trial stays as it is.
+            TrainingError: The data cannot be read, or the training does not report the objective; the trial stays as it is.
         """
         if trial.state == "STOPPING" and trial.curve:
             # Its worker was told to stop and then killed.
@@ -252,6 +265,10 @@ class Tuner(keras_tuner.engine.base_tuner.BaseTuner):
         kept: dict = {}
 
         def on_epoch(phase, measured):
+            if OBJECTIVE not in measured:
+                raise TrainingError(
+                    f"the training reports no {OBJECTIVE}, by which trials are compared, only {', '.join(sorted(measured))}"
+                )
             if not kept or measured["val_loss"] < kept["val_loss"]:
                 kept.update(measured)
             self._study.measure(trial, measured["epoch"], measured[OBJECTIVE])
@@ -260,7 +277,10 @@ class Tuner(keras_tuner.engine.base_tuner.BaseTuner):
 
         _log.info("trial %d: %s", trial.number, _readable(trial.values))
         try:
-            self._run(trial.values, on_epoch)
+            if self._run(trial.values, on_epoch).stopped_by_window:
+                _log.info("trial %d ends where it is: the window leaves no more time", trial.number)
+        except loop.NoTime:
+            return leave(self._study, trial)
         except _Stopped:
             _log.info("trial %d is stopped: it falls behind the others", trial.number)
         except loop.Diverged as error:

@@ -11,10 +11,11 @@ from tfx.dsl.components.base import base_component, base_executor, executor_spec
 from tfx.proto import trainer_pb2
 from tfx.types import artifact_utils, component_spec, standard_artifacts, standard_component_specs
 
+from models.config import TrainingConfig
 from pipeline import storage
 from pipeline.artifacts import RunManifest
 from pipeline.components import facts
-from pipeline.tuning import page, results, supervisor
+from pipeline.tuning import end, page, results, supervisor
 from pipeline.tuning.task import Task
 from pipeline.warehouse.base import parse_date, snapshot_table
 
@@ -23,12 +24,14 @@ BEST = "best_hyperparameters.txt"
 
 _HANDED_ON = ("reason", "warning", "origin", "values")
 
+_GOES_ON = "the same week, run again with --tune and a later end of its window, goes on with the study"
+
 
 class Executor(base_executor.BaseExecutor):
     """Searches if the hyperparameters that come in say so, here in processes of this machine; else it hands them on."""
 
     def search(self, task: Task, folder: str, platform: Mapping[str, Any]) -> results.Results:
-        """Runs the study of a task until its budget is spent.
+        """Runs the study of a task until its budget is spent, or its time is over.
 
         Args:
             task: What is searched.
@@ -50,7 +53,9 @@ class Executor(base_executor.BaseExecutor):
         best = artifact_utils.get_single_instance(output_dict[standard_component_specs.BEST_HYPERPARAMETERS_KEY])
         found = artifact_utils.get_single_instance(output_dict[standard_component_specs.TUNER_RESULTS_KEY])
         if not facts.number(known, "tune"):
-            _hand_on(known, best, found)
+            _hand_on(known, best)
+            results.write(found.uri, results.Results("", "", "", 0, 0, "", "", ()))
+            facts.record(found, {"tune": False, "trials": 0})
             return
         custom = json.loads(exec_properties["custom_config"])
         task = _task(input_dict, exec_properties, custom)
@@ -59,13 +64,23 @@ class Executor(base_executor.BaseExecutor):
         results.write(found.uri, study)
         page.write(storage.join(custom["reports"], task.run_id, "tuning.html"), study)
         _record_trials(found, study)
+        cut = task.until is not None and len(study.trials) < study.total
+        if cut and study.best is None:
+            # The week trains all the same, and tunes next time: what is due or asked for was not done.
+            _hand_on(known, best, f"{_cut(study)}, none of them with a value; the known values hold. {_GOES_ON.capitalize()}")
+            return
         _record_best(best, study, task, facts.text(known, "reason"))
+        if cut:
+            facts.record(best, {"warning": f"{_cut(study)}, and the best of these holds; {_GOES_ON}"})
 
 
 def _task(input_dict, exec_properties, custom: Mapping[str, Any]) -> Task:
     manifest = artifact_utils.get_single_instance(input_dict["manifest"])
     date = facts.text(manifest, "snapshot_date")
     fn_args = fn_args_utils.get_common_fn_args(input_dict, exec_properties)
+    # Of a window of so many hours the search moves the end (see the Trainer), so it may take what it takes.
+    window_end = 0.0 if facts.real(manifest, "window_hours") else facts.real(manifest, "window_end")
+    reserve = custom["training"].get("reserve_minutes", TrainingConfig.reserve_minutes)
     return Task(
         train_files=list(fn_args.train_files),
         eval_files=list(fn_args.eval_files),
@@ -74,6 +89,7 @@ def _task(input_dict, exec_properties, custom: Mapping[str, Any]) -> Task:
         snapshot=snapshot_table(parse_date(date)),
         snapshot_date=date,
         run_id=facts.text(manifest, "run_id"),
+        until=end.search_until(window_end, reserve, end.last_training(custom["profile"]), time.time()) if window_end else None,
         **{name: custom[name] for name in ("pipeline", "database", "records")},
     )
 
@@ -103,12 +119,15 @@ def _record_best(best, study: results.Results, task: Task, reason: str) -> None:
     )
 
 
-def _hand_on(known, best, found) -> None:
+def _cut(study: results.Results) -> str:
+    return f"the window left time for {len(study.trials)} of {study.total} trials"
+
+
+def _hand_on(known, best, warning: str = "") -> None:
     storage.write(storage.join(best.uri, BEST), storage.read(storage.join(known.uri, BEST)))
     told = {name: facts.text(known, name) for name in _HANDED_ON}
+    told["warning"] = "; ".join(filter(None, (told["warning"], warning)))
     facts.record(best, {"tune": False, **{name: value for name, value in told.items() if value}})
-    results.write(found.uri, results.Results("", "", "", 0, 0, "", "", ()))
-    facts.record(found, {"tune": False, "trials": 0})
 
 
 def _record_trials(found, study: results.Results) -> None:
@@ -160,8 +179,9 @@ class Tuner(base_component.BaseComponent):
         schema: Names the classes.
         hyperparameters: What is known, with the property `tune`: 1 to search, 0 to use it; and `reason`, `origin`, `values`.
         custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them, and the other
-            fields of `pipeline.tuning.task.Task` but the files and what the manifest knows; `reports`, the folder of pages;
-            `platform`, what the executor is told of where workers run.
+            fields of `pipeline.tuning.task.Task` but the files and what follows from the manifest; `reports`, the folder of
+            pages; `profile`, the file that points to the newest training; `platform`, what the executor is told of where
+            workers run.
         custom_executor_spec: Where the search runs when not on this machine.
     """
 

@@ -38,7 +38,7 @@ def TuningDecision(
         quality_folder: Folder of the records how well runs trained.
         hyperparameters: `best_hyperparameters.txt` in KerasTuner's format, without values when nothing was tuned yet, so
             that the settings' own values hold. As custom properties `tune` (1 when a search is to replace them), `reason`,
-            `warning`, `origin` (who found the values) and `values` (JSON).
+            `warning`, `origin` (who found the values), `configuration` (the run that did, or "") and `values` (JSON).
     """
     del verdict
     settings = typed.from_dict(RetuneSettings, json.loads(retune), "retune")
@@ -56,6 +56,7 @@ def TuningDecision(
             "reason": decision.reason,
             "warning": decision.warning,
             "origin": f"tuned by run {known.run_id}" if known else "settings",
+            "configuration": known.run_id if known else "",
             "values": json.dumps(config["values"], sort_keys=True),
         },
     )

@@ -6,6 +6,7 @@
     results.py      a study's trials as JSON, written and read
     status.py       how studies stand: `python -m pipeline tune status`
     page.py         a study as an HTML page
+    end.py          when a search must end so that its run trains within its window
     decision.py     whether a week searches, and why
     ranking.py      how well the tuning sample ranked trials: arithmetic
     verify.py       trains trials in full to see that: `python -m pipeline tune verify-ranking`

@@ -125,7 +125,11 @@ def _best(known: Configuration, trained: Sequence[Quality]) -> float | None:
 
 
 def _newest_use(known: Configuration, trained: Sequence[Quality]) -> Quality | None:
-    used = [each for each in trained if each.snapshot_date > known.snapshot_date and not each.tuned]
+    # Weeks that ran while its search was still under way used the one before.
+    used = [
+        each for each in trained
+        if each.snapshot_date > known.snapshot_date and not each.tuned and each.configuration in (None, known.run_id)
+    ]  # fmt: skip
     return used[-1] if used else None
 
 

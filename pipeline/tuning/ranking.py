@@ -52,6 +52,21 @@ class Ranking:
         return f"of {self.trials} trials the best one is {place} on the full snapshot{behind}; {told}"
 
 
+def require_possible(count: int, trials: int) -> None:
+    """Checks, before a search, that so many of its trials can be ranked.
+
+    Args:
+        count: How many are to be.
+        trials: How many it may have.
+
+    Raises:
+        PipelineError: They are fewer than `MIN_TRIALS`, or more than there will be.
+    """
+    _check_count(count, "a ranking")
+    if count > trials:
+        raise PipelineError(f"a ranking of {count} asks for more trials than the search has, {trials} (tuning.trials)")
+
+
 def top(trials: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
     """The best trials, best first; of equals the earlier one first.
 

@@ -34,7 +34,7 @@ _SERVICE_STARTS = 10
 
 
 def search(task: Task) -> Results:
-    """Runs a study until its budget is spent, or goes on with it.
+    """Runs a study until its budget is spent or its time is over, or goes on with it.
 
     Args:
         task: What is searched.
@@ -61,6 +61,9 @@ def search(task: Task) -> Results:
             "" if count == tuning.parallel else f" of {tuning.parallel}, which this machine bears",
         )  # fmt: skip
         own = [f"worker-{number}" for number in range(count)]
+        if task.over:
+            _log.info("the window leaves no time for trials")
+            return task.ended(study)
         # Trials of a run that was killed and had more workers: their clients come back, end them and go.
         team.run(clients_gone(before, own), finish=True)
         if not study.is_complete():

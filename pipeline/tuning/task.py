@@ -2,13 +2,14 @@
 
 import dataclasses
 import datetime
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from google.cloud import aiplatform_v1 as v1
 
 from models.config import TUNED, TuningConfig
-from models.study import OBJECTIVE
+from models.study import OBJECTIVE, leave
 from pipeline import files, storage, typed
 from pipeline.tuning.results import Results
 from pipeline.vizier.study import Budget, Study, open_study, study_name, study_spec
@@ -29,6 +30,7 @@ class Task:
         custom_config: `network`, `training`, `short_side` and `tuning`, as `models.tuning.tuner_fn` reads them.
         database: The file of studies of the service on this machine.
         records: Folder of what `tune status` knows of each study.
+        until: Unix time at which no trial may go on, so that the training fits its window; None for no such time.
     """
 
     pipeline: str
@@ -41,6 +43,12 @@ class Task:
     custom_config: Mapping[str, Any]
     database: str
     records: str
+    until: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time for trials any more."""
+        return self.until is not None and time.time() >= self.until
 
     @property
     def tuning(self) -> TuningConfig:
@@ -102,12 +110,18 @@ class Task:
             "train_files": self.train_files,
             "eval_files": self.eval_files,
             "schema_path": self.schema_path,
-            "custom_config": dict(self.custom_config),
+            "custom_config": {**self.custom_config, "until": self.until},
         }
 
     def ended(self, study: Study) -> Results:
-        """Deletes trials beyond the budget, and tells what the study came to. Raises PipelineError."""
+        """Deletes trials beyond the budget, and tells what the study came to. Raises PipelineError.
+
+        Trials of workers that are gone may still be under way where the window leaves no time for them.
+        """
         study.trim()
+        for trial in study.trials():
+            if trial.under_way and self.over:
+                leave(study, trial)
         return Results(
             name=study.name,
             display_name=self.display_name,

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from google.api_core import exceptions, retry
+from google.api_core import exceptions, retry, timeout
 from google.api_core.future import polling
 from google.cloud import aiplatform_v1 as v1
 from google.protobuf import json_format
@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 120.0
 _SUGGESTION_SECONDS = 900.0
+
+_EACH = timeout.ConstantTimeout(60.0)
+"""Of each attempt of a call; Google's client has none of its own for Vizier, and waits for ever for a service that hangs."""
 _MAX_NAME = 128
 _MAX_REASON = 1000
 
@@ -231,7 +234,7 @@ class Study:
         self._check_parallel(trials)
         with _told("suggest a trial"):
             request = v1.SuggestTrialsRequest(parent=self.name, suggestion_count=1, client_id=client_id)
-            operation = self._client.suggest_trials(request, retry=_RETRY)
+            operation = self._client.suggest_trials(request, retry=_RETRY, timeout=_EACH)
             found = operation.result(timeout=_SUGGESTION_SECONDS, retry=_RETRY, polling=_POLLING).trials
         if not found:
             return None
@@ -270,13 +273,13 @@ class Study:
             return
         with _told(f"take step {step} of trial {trial.number}"):
             request = v1.AddTrialMeasurementRequest(trial_name=trial.name, measurement=self._measurement(step, value))
-            self._client.add_trial_measurement(request, retry=_RETRY)
+            self._client.add_trial_measurement(request, retry=_RETRY, timeout=_EACH)
 
     def should_stop(self, trial: Trial) -> bool:
         """Whether the trial is not worth going on with; it is then completed as it stands. Raises PipelineError."""
         with _told(f"judge trial {trial.number}"):
             request = v1.CheckTrialEarlyStoppingStateRequest(trial_name=trial.name)
-            operation = self._client.check_trial_early_stopping_state(request, retry=_RETRY)
+            operation = self._client.check_trial_early_stopping_state(request, retry=_RETRY, timeout=_EACH)
             return operation.result(timeout=_PATIENCE_SECONDS, retry=_RETRY, polling=_POLLING).should_stop
 
     def complete(self, trial: Trial, step: int, value: float) -> Trial:
@@ -296,6 +299,10 @@ class Study:
         """Ends a trial that cannot be run; it counts, and the study goes on. Raises PipelineError."""
         return self._complete(trial, trial_infeasible=True, infeasible_reason=reason[:_MAX_REASON])
 
+    def discard(self, trial: Trial) -> None:
+        """Deletes a trial that has reported nothing; it does not count, and the study can have another. Raises PipelineError."""
+        self._delete(trial)
+
     def trim(self) -> list[int]:
         """Deletes trials beyond the budget, which a worker left that was killed between asking and looking.
 
@@ -312,11 +319,12 @@ class Study:
 
     def _complete(self, trial: Trial, **fields) -> Trial:
         with _told(f"complete trial {trial.number}"):
+            request = v1.CompleteTrialRequest(name=trial.name, **fields)
             try:
-                done = self._client.complete_trial(v1.CompleteTrialRequest(name=trial.name, **fields), retry=_RETRY)
+                done = self._client.complete_trial(request, retry=_RETRY, timeout=_EACH)
             except exceptions.FailedPrecondition:
                 # Sent twice, because the first answer was lost?
-                done = self._client.get_trial(v1.GetTrialRequest(name=trial.name), retry=_RETRY)
+                done = self._client.get_trial(v1.GetTrialRequest(name=trial.name), retry=_RETRY, timeout=_EACH)
                 if done.state not in (_State.SUCCEEDED, _State.INFEASIBLE):
                     raise
                 _log.info("trial %d had been completed", trial.number)
@@ -324,11 +332,11 @@ class Study:
 
     def _delete(self, trial: Trial) -> None:
         with _told(f"delete trial {trial.number}"), contextlib.suppress(exceptions.NotFound):
-            self._client.delete_trial(v1.DeleteTrialRequest(name=trial.name), retry=_RETRY)
+            self._client.delete_trial(v1.DeleteTrialRequest(name=trial.name), retry=_RETRY, timeout=_EACH)
 
     def _all(self) -> list[Trial]:
         with _told("list the trials"):
-            found = self._client.list_trials(v1.ListTrialsRequest(parent=self.name, page_size=100), retry=_RETRY)
+            found = self._client.list_trials(v1.ListTrialsRequest(parent=self.name, page_size=100), retry=_RETRY, timeout=_EACH)
             trials = [self._read(trial) for trial in found]
         return sorted(trials, key=lambda trial: trial.number)
 
@@ -381,10 +389,10 @@ def open_study(client: v1.VizierServiceClient, parent: str, display_name: str, s
     with _told(f"open the study {display_name}"):
         try:
             made = v1.Study(display_name=display_name, study_spec=spec)
-            study = client.create_study(v1.CreateStudyRequest(parent=parent, study=made), retry=_RETRY)
+            study = client.create_study(v1.CreateStudyRequest(parent=parent, study=made), retry=_RETRY, timeout=_EACH)
         except exceptions.AlreadyExists:
             request = v1.LookupStudyRequest(parent=parent, display_name=display_name)
-            study = client.lookup_study(request, retry=_RETRY)
+            study = client.lookup_study(request, retry=_RETRY, timeout=_EACH)
     changed = differences(wanted=spec, found=study.study_spec)
     if changed:
         lines = "".join(f"\n  {line}" for line in changed)

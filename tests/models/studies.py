@@ -47,7 +47,7 @@ class MemoryStudy:
         own = [one for one in self.trials() if one.under_way and one.client_id == client_id]
         if own or len(self._trials) == len(self._values):
             return own[0] if own else None
-        number = len(self._trials) + 1
+        number = max(self._trials, default=0) + 1
         made = trial(number, "ACTIVE", client_id=client_id, values=self._values[number - 1], begun=time.time())
         self._trials[number] = made
         return made
@@ -71,6 +71,9 @@ class MemoryStudy:
 
     def infeasible(self, given, reason):
         return self._end(given, state="INFEASIBLE", reason=reason)
+
+    def discard(self, given):
+        assert not self._trials.pop(given.number).curve
 
     def _end(self, given, **fields):
         now = self._trials[given.number]

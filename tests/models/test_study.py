@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from models.study import best, ended_early, progress, seconds_left
-from tests.models.studies import trial
+from models.study import best, ended_early, fits, leave, progress, seconds_left
+from tests.models.studies import MemoryStudy, trial
 
 CURVE = [(1, 0.2), (2, 0.4)]
 
@@ -23,6 +23,31 @@ def test_ended_early_are_those_that_succeeded_with_fewer_epochs():
     assert not ended_early(trial(1, value=0.4, curve=CURVE), epochs=2)
     assert not ended_early(trial(1, "INFEASIBLE", curve=CURVE), epochs=3)
     assert not ended_early(trial(1, "ACTIVE", curve=CURVE), epochs=3)
+
+
+@pytest.mark.parametrize(
+    "trials, expected",
+    [
+        ([], True),
+        ([trial(1, "ACTIVE"), trial(2, "INFEASIBLE", seconds=900.0)], True),
+        ([trial(1, seconds=99.0), trial(2, seconds=9.0), trial(3, seconds=900.0)], True),
+        ([trial(1, seconds=101.0), trial(2, seconds=9.0), trial(3, seconds=900.0)], False),
+    ],
+)
+def test_another_trial_begins_if_one_of_the_usual_length_would_end_in_time(trials, expected):
+    assert fits(trials, until=1100.0, now=1000.0) is expected
+    assert not fits(trials, until=1000.0, now=1000.0), "then it is over"
+
+
+def test_a_trial_without_time_ends_as_it_stands_or_as_if_it_had_not_begun():
+    study = MemoryStudy([{"dropout": 0.1}, {"dropout": 0.2}])
+    for client in "ab":
+        study.suggest(client)
+    study.measure(study.trials()[0], 1, 0.5)
+    ended = leave(study, study.trials()[0])
+    assert (ended.state, ended.value, ended.step) == ("SUCCEEDED", 0.5, 1)
+    assert leave(study, study.trials()[1]) is None
+    assert [one.number for one in study.trials()] == [1] and study.suggest("b").values == {"dropout": 0.2}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import logging
 import re
+import time
 
 import keras_tuner
 import numpy as np
@@ -14,7 +15,7 @@ from tfx.components.tuner import executor
 from models import loop, records, training, tuning
 from models.config import TUNED, TrainingConfig, TuningConfig, with_hyperparameters
 from models.errors import TrainingError
-from models.study import OBJECTIVE, best
+from models.study import best
 from tests.models.studies import MemoryStudy, trial
 
 SMALL = {"blocks": [1], "width": 4}
@@ -42,11 +43,11 @@ def values(learning_rate, dropout=0.1, batch_size=8.0):
 GIVEN = [values(0.002), values(0.01, dropout=0.3, batch_size=4.0), values(0.05)]
 
 
-def prepared(week, out, study, settings=STUDY, client_id="w0", finish=False, **changes):
+def prepared(week, out, study, settings=STUDY, client_id="w0", finish=False, until=None, **changes):
     """A worker that did not run yet."""
     fn_args = week.fn_args(out, tuning=settings, labelled=True, **{"network": SMALL, **changes})
     fn_args.eval_files = fn_args.train_files  # for more than six steps between the scores
-    fn_args.custom_config |= {"study": study, "client_id": client_id, "finish": finish}
+    fn_args.custom_config |= {"study": study, "client_id": client_id, "finish": finish, "until": until}
     made = tuning.tuner_fn(fn_args)
     assert made.fit_kwargs == {}
     return made.tuner
@@ -224,6 +225,61 @@ def test_a_worker_that_only_finishes_begins_nothing(week, tmp_path):
     assert [one.state for one in study.trials()] == ["SUCCEEDED"]
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that jumps by an hour when `late` is called."""
+    real, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
+
+    def late():
+        ahead[0] = 3600.0
+
+    late.until = real() + 1800
+    return late
+
+
+def test_a_trial_that_the_window_ends_counts_as_it_stands_and_no_other_begins(week, tmp_path, caplog, clock):
+    study = MemoryStudy(GIVEN)
+    tuner = prepared(week, tmp_path, study, {**STUDY, "epochs": 5}, until=clock.until)
+    measure = study.measure
+
+    def second_is_the_last(given, step, value):
+        measure(given, step, value)
+        if step == 2:
+            clock()
+
+    study.measure = second_is_the_last
+    with caplog.at_level(logging.INFO, logger="models.tuning"):
+        tuner.search()
+    (one,) = study.trials()
+    assert one.state == "SUCCEEDED" and [step for step, _ in one.curve] == [1, 2] and one.value == dict(one.curve)[one.step]
+    assert "trial 1 ends where it is: the window leaves no more time" in caplog.text
+    assert caplog.messages[-1] == "the window leaves no time for another trial"
+
+
+def test_a_trial_that_has_no_time_for_a_step_is_taken_back(week, tmp_path, clock):
+    study = MemoryStudy(GIVEN)
+    tuner = prepared(week, tmp_path, study, until=clock.until)
+    suggest = study.suggest
+    study.suggest = lambda client: (suggest(client), clock())[0]
+    tuner.search()
+    assert study.trials() == [] and study.reports == []
+
+
+@pytest.mark.parametrize("finish", [False, True])
+@pytest.mark.parametrize("reports", [0, 1])
+def test_a_worker_that_comes_back_too_late_ends_its_trial_without_training(week, tmp_path, clock, finish, reports):
+    study = MemoryStudy(GIVEN)
+    given = study.suggest("w0")
+    for step in range(reports):
+        study.measure(given, step + 1, 0.25)
+    tuner = prepared(week, tmp_path, study, finish=finish, until=clock.until)
+    tuner._run = None
+    clock()
+    tuner.search()
+    assert [(one.state, one.value) for one in study.trials()] == [("SUCCEEDED", 0.25)] * reports
+
+
 def test_keras_tuner_finds_nothing_of_an_earlier_worker(week, tmp_path):
     folders = [prepared(week, tmp_path, MemoryStudy([]), client_id=name).project_dir for name in ("a", "b")]
     assert folders[0] != folders[1]
@@ -311,6 +367,15 @@ def test_a_sample_without_one_class_is_named(new_week, tmp_path):
     said = r"train split of the tuning sample has no photograph of 'chalk'.*splits\.tuning_share"
     with pytest.raises(TrainingError, match=said):
         prepared(week, tmp_path, MemoryStudy(GIVEN))
+
+
+def test_a_training_that_does_not_report_the_objective_is_named_and_the_trial_stays(week, tmp_path):
+    study = MemoryStudy(GIVEN)
+    tuner = prepared(week, tmp_path, study)
+    tuner._run = lambda given, on_epoch: on_epoch("unfrozen", {"epoch": 1, "val_loss": 0.5, "val_auc": 0.7})
+    with pytest.raises(TrainingError, match="reports no val_accuracy, by which .*, only epoch, val_auc, val_loss"):
+        tuner.search()
+    assert [one.state for one in study.trials()] == ["ACTIVE"] and study.reports == []
 
 
 @pytest.mark.parametrize("name", ["study", "client_id"])

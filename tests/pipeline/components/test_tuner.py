@@ -13,9 +13,9 @@ import pytest
 
 from models.config import TUNED
 from models.errors import TrainingError
-from pipeline.artifacts import RunManifest
 from pipeline.components import facts, tuner
 from pipeline.errors import PipelineError
+from pipeline.release import profiles
 from pipeline.tuning import results, status, supervisor
 from tests.models.conftest import make_week
 from tests.models.studies import trial
@@ -171,7 +171,7 @@ def test_a_study_that_is_complete_costs_nothing_more(story, monkeypatch):
 
 
 def test_what_a_worker_finds_wrong_ends_the_step(week, tmp_path, vizier_environment):
-    step = Step(week, tmp_path)
+    step = Step(week, tmp_path, {"trials": 1, "parallel": 1})
     step.custom["training"] = {**step.custom["training"], "backbone": str(tmp_path / "none.npz"), "frozen_epochs": 1}
     with pytest.raises(PipelineError, match="training.backbone .*none.npz cannot be read"):
         step.do()
@@ -200,3 +200,58 @@ def test_what_a_search_found_is_recorded_with_its_study_trial_and_metric(week, t
     assert (facts.text(step.best, "study"), facts.number(step.best, "trial")) == ("studies/7", 1)
     assert facts.real(step.best, "metric") == 0.75 and step.written()["values"] == values
     assert pathlib.Path(step.places.reports("run-1"), "tuning.html").exists()
+
+
+class Windowed:
+    """A step whose window ends, and a search that found so many trials by then."""
+
+    def __init__(self, week, folder, monkeypatch, trials, **manifest):
+        self.step, self.until = Step(week, folder), []
+        facts.record(self.step.inputs["manifest"][0], manifest)
+
+        def search(task):
+            self.until.append(task.until)
+            return results.Results("studies/7", "d", "val_accuracy", 60, 3, "2026-03-02", "run-1", tuple(trials))
+
+        monkeypatch.setattr(supervisor, "search", search)
+
+    def do(self):
+        self.step.do()
+        return self.step.best, facts.text(self.step.best, "warning")
+
+
+def test_a_search_that_the_window_ends_gives_the_best_so_far_and_says_so(week, tmp_path, monkeypatch):
+    values = dict.fromkeys(TUNED, 0.1) | {"batch_size": 8}
+    end = time.time() + 7200
+    windowed = Windowed(week, tmp_path, monkeypatch, [trial(1, value=0.75, curve=[(1, 0.75)], values=values)], window_end=end)
+    best, warning = windowed.do()
+    # Half of what is left before the 45 minutes that come after a training: nobody knows how long one takes.
+    assert windowed.until == [pytest.approx(time.time() + (7200 - 45 * 60) / 2, abs=60)]
+    assert facts.number(best, "tune") == 1 and windowed.step.written()["values"] == values
+    assert warning.startswith("the window left time for 1 of 60 trials, and the best of these holds; the same week, run again")
+
+
+def test_a_search_leaves_the_time_that_the_last_training_took(week, tmp_path, monkeypatch):
+    end, record = time.time() + 7200, tmp_path / "training.json"
+    record.write_text('{"seconds": 1000}')
+    windowed = Windowed(week, tmp_path, monkeypatch, [], window_end=end)
+    profiles.record(windowed.step.places.newest_profile, profiles.Newest("run-0", "2026-02-23", str(record)))
+    windowed.do()
+    assert windowed.until == [pytest.approx(end - 45 * 60 - 1250)]
+
+
+@pytest.mark.parametrize("trials", [[], [trial(1, "INFEASIBLE", reason="memory")]])
+def test_a_window_without_time_for_a_value_hands_on_what_is_known_and_searches_next_time(week, tmp_path, monkeypatch, trials):
+    windowed = Windowed(week, tmp_path, monkeypatch, trials, window_end=time.time() + 60)
+    best, warning = windowed.do()
+    assert facts.number(best, "tune") == 0, "the week counts as one that did not search"
+    assert windowed.step.written()["values"] == {"dropout": 0.25} and facts.text(best, "origin") == "settings"
+    assert warning.startswith(f"the window left time for {len(trials)} of 60 trials, none of them with a value")
+    assert facts.number(windowed.step.found, "trials") == len(trials)
+
+
+@pytest.mark.parametrize("manifest", [{}, {"window_end": 4e9, "window_hours": 12.0}])
+def test_a_search_has_no_end_where_the_window_has_none_or_moves_with_it(week, tmp_path, monkeypatch, manifest):
+    values = dict.fromkeys(TUNED, 0.1) | {"batch_size": 8}
+    windowed = Windowed(week, tmp_path, monkeypatch, [trial(1, value=0.75, curve=[(1, 0.75)], values=values)], **manifest)
+    assert windowed.do()[1] == "" and windowed.until == [None]

@@ -41,7 +41,7 @@ class Step:
         custom = week.fn_args(root, network={"blocks": [1], "width": 4}, tuning={**TUNING, **(tuning or {})}).custom_config
         self.custom = custom | {
             "pipeline": "photographs", "database": self.places.studies, "records": self.places.study_records,
-            "reports": self.places.all_reports, "platform": {},
+            "reports": self.places.all_reports, "profile": self.places.newest_profile, "platform": {},
         }  # fmt: skip
 
     @property

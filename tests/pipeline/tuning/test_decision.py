@@ -1,9 +1,11 @@
 """Whether a week searches for hyperparameters, and why."""
 
 import dataclasses
+import datetime
 
 import pytest
 
+from pipeline import settings
 from pipeline.release import configurations, quality
 from pipeline.release.configurations import Configuration
 from pipeline.release.quality import Quality
@@ -16,8 +18,8 @@ MONTHLY = RetuneSettings(every_weeks=4, max_drop=1.0)
 BAND = RetuneSettings(every_weeks=0, max_drop=0.02)
 
 
-def week(date, value=0.9, tuned=False, released=True, reason=""):
-    return Quality(f"run-of-{date}", date, value, released, tuned, reason)
+def week(date, value=0.9, tuned=False, released=True, reason="", used=None):
+    return Quality(f"run-of-{date}", date, value, released, tuned, reason, used)
 
 
 def test_without_anything_known_the_settings_hold_and_nothing_is_due():
@@ -77,6 +79,45 @@ def test_a_drop_that_a_search_did_not_mend_is_warned_of_and_not_searched_again()
 
 def test_weeks_before_the_known_configuration_are_not_its_own():
     assert not decide("2026-03-09", False, BAND, KNOWN, [week("2026-02-23", 0.1)]).tune
+
+
+def test_a_week_that_ran_while_the_search_was_under_way_is_judged_by_what_it_used():
+    low = week("2026-03-09", 0.5, used="run-0")
+    assert not decide("2026-03-16", False, BAND, KNOWN, [low]).tune
+    assert decide("2026-03-16", False, BAND, KNOWN, [low, week("2026-03-10", 0.5, used="run-1")]).tune
+    assert decide("2026-03-16", False, BAND, KNOWN, [dataclasses.replace(low, configuration=None)]).tune, "of older code"
+
+
+def searches(retune, fails=()):
+    """The dates of two years on which production's two schedules search: each Monday, and each first of a month, asked to.
+
+    Args:
+        retune: The settings.
+        fails: Months, as YYYY-MM, whose run of the first fails before it trains.
+    """
+    known, found = Configuration("2026-01-01", "run", {"space": [], "values": {}}, value=0.9), []
+    day = datetime.date(2026, 1, 2)
+    while day < datetime.date(2028, 1, 2):
+        monthly = day.day == 1 and f"{day:%Y-%m}" not in fails
+        if (monthly or day.weekday() == 0) and decide(str(day), monthly, retune, known, []).tune:
+            found.append(day)
+            known = dataclasses.replace(known, snapshot_date=str(day))
+        day += datetime.timedelta(days=1)
+    return found
+
+
+def test_beside_the_monthly_search_no_week_searches_on_its_own():
+    retune = settings.load(settings.CONFIGS / "vertex.yaml").retune
+    assert searches(retune) and all(day.day == 1 for day in searches(retune))
+    # What they are refused for: with four weeks a Monday searches a few days before the first does.
+    assert any(day.day != 1 for day in searches(RetuneSettings(every_weeks=4)))
+
+
+def test_a_monthly_search_that_fails_is_made_up_for_by_a_week():
+    retune = settings.load(settings.CONFIGS / "vertex.yaml").retune
+    found = searches(retune, fails=["2026-06"])
+    made_up = next(day for day in found if day > datetime.date(2026, 5, 1))
+    assert made_up == datetime.date(2026, 6, 8) and made_up.weekday() == 0, "the first Monday five weeks after 1 May"
 
 
 def test_what_a_configuration_of_older_code_reached_is_found_in_its_runs_record():

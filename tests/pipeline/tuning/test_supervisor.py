@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import queue
 import signal
+import time
 
 import pytest
 
@@ -132,12 +133,12 @@ def test_a_service_that_cannot_start_again_is_told(monkeypatch):
         assert "port 1 of the loopback" in str(service.troubles.get(timeout=10))
 
 
-def task(tuning=None, **training):
+def task(tuning=None, until=None, **training):
     custom = {
         "network": {"width": 8}, "training": dataclasses.asdict(TrainingConfig(**training)), "short_side": 48,
         "tuning": dataclasses.asdict(TuningConfig(**(tuning or {}))),
     }  # fmt: skip
-    return Task("p", "labels_20260302", "2026-03-02", "run-1", [], [], "", custom, "/s", "/r")
+    return Task("p", "labels_20260302", "2026-03-02", "run-1", [], [], "", custom, "/s", "/r", until)
 
 
 def test_trials_that_cannot_be_compared_belong_to_different_studies():
@@ -148,6 +149,44 @@ def test_trials_that_cannot_be_compared_belong_to_different_studies():
     # A run with more workers or another window goes on with the same study; and the search sets the dropout.
     assert settings() == settings(workers=2) == settings(reserve_minutes=5.0) == settings(dropout=0.4)
     assert settings() == settings({"parallel": 2})
+
+
+def test_a_window_without_time_starts_no_worker_and_ends_what_was_under_way(monkeypatch, caplog):
+    class Service(Dying):
+        def __enter__(self):
+            return self
+
+        troubles = queue.Queue()
+
+        def __exit__(self, *error):
+            pass
+
+    class Complete(MemoryStudy):
+        name = "studies/1"
+
+        def is_complete(self):
+            return False
+
+        def trim(self):
+            return []
+
+    study = Complete([{"dropout": 0.1}, {"dropout": 0.2}, {"dropout": 0.3}])
+    for client in ("worker-0", "worker-1"):
+        study.suggest(client)
+    study.measure(study.trials()[0], 1, 0.5)
+    monkeypatch.setattr(supervisor, "_Service", lambda *words: Service())
+    monkeypatch.setattr(supervisor.local, "client_of", lambda address: None)
+    monkeypatch.setattr(supervisor.Task, "open", lambda *words: study)
+    monkeypatch.setattr(supervisor, "_Worker", None)
+    with caplog.at_level("INFO", logger="pipeline.tuning.supervisor"):
+        found = supervisor.search(task(until=time.time() - 1))
+    assert [(one.number, one.state, one.value) for one in found.trials] == [(1, "SUCCEEDED", 0.5)]
+    assert "the window leaves no time for trials" in caplog.text
+
+
+def test_workers_are_told_when_their_time_is_over_and_the_study_is_the_same():
+    assert task(until=1234.5).worker_arguments("p")["custom_config"]["until"] == 1234.5
+    assert task(until=1234.5).display_name == task().display_name
 
 
 def test_workers_hear_nothing_of_a_cluster(monkeypatch, tmp_path):

@@ -15,18 +15,12 @@ from pipeline.vizier import local
 from tests.pipeline.vizier.conformance import Vizier, VizierConformance, measured, values_of
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    with local.running(tmp_path_factory.mktemp("vizier") / "studies.sqlite", "quasi_random") as service:
-        yield service
-
-
 class TestLocalService(VizierConformance):
     """The whole of it, on this machine."""
 
     @pytest.fixture
-    def connected(self, shared):
-        return Vizier(shared.client(), local.PARENT)
+    def connected(self, service):
+        return Vizier(service.client(), local.PARENT)
 
     @pytest.mark.parametrize(
         "name", ["", "studies/1", "projects/p/locations/l/studies/x", "projects/p/locations/l/studies/0"]
@@ -154,26 +148,23 @@ def facts(trials: list[v1.Trial]) -> list:
     ]
 
 
-def test_a_study_survives_kills_at_any_moment_and_ends_the_same(killed, tmp_path_factory):
-    study = killed.vizier.study("a study")
-    story(lambda: killed.vizier, study)
-    unbroken = facts(killed.vizier.trials(study))
+def test_a_study_survives_kills_at_any_moment_and_ends_the_same(killed, service):
+    whole = Vizier(service.client(), local.PARENT)
+    study = whole.study("unbroken")
+    story(lambda: whole, study)
+    unbroken = facts(whole.trials(study))
     assert len(unbroken) == 9
-    broken = Killed(tmp_path_factory.mktemp("broken"))
     moments = {"suggest 0 w1", "measure 1 w2 2", "complete 2 w2"}
-    try:
-        study = broken.vizier.study("a study")
+    study = killed.vizier.study("broken")
 
-        def before(moment):
-            if moment in moments:
-                moments.remove(moment)
-                broken.kill()
-                broken.start_again()
+    def before(moment):
+        if moment in moments:
+            moments.remove(moment)
+            killed.kill()
+            killed.start_again()
 
-        story(lambda: broken.vizier, study, before)
-        assert not moments and facts(broken.vizier.trials(study)) == unbroken
-    finally:
-        broken.close()
+    story(lambda: killed.vizier, study, before)
+    assert not moments and facts(killed.vizier.trials(study)) == unbroken
 
 
 def test_a_kill_during_a_suggestion_neither_loses_nor_doubles_the_trial(killed):
@@ -291,8 +282,8 @@ class TestProcess:
             with pytest.raises(PipelineError, match=says), local.running(tmp_path / "s.sqlite"):
                 pass
 
-    def test_a_port_that_is_taken(self, shared, tmp_path):
-        port = shared.address.rpartition(":")[2]
+    def test_a_port_that_is_taken(self, service, tmp_path):
+        port = service.address.rpartition(":")[2]
         done = self.refused("--database", tmp_path / "s.sqlite", "--port", port)
         assert done.returncode == 1 and f"port {port} of the loopback cannot be had" in done.stderr
 

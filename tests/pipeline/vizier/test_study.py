@@ -1,12 +1,15 @@
 """The pipeline's side of a study: names, space and budget; and whole studies over the service on this machine."""
 
+import concurrent.futures
 import dataclasses
 import inspect
 import signal
 import threading
 import time
 
+import grpc
 import pytest
+from google.api_core import timeout
 
 import models.study
 from models.config import TuningConfig
@@ -17,7 +20,7 @@ from pipeline.vizier.study import Budget, open_study, study_name, study_spec
 SPEC = study_spec(TuningConfig(), "val_accuracy")
 
 
-@pytest.mark.parametrize("name", ["trials", "suggest", "measure", "should_stop", "complete", "infeasible"])
+@pytest.mark.parametrize("name", ["trials", "suggest", "measure", "should_stop", "complete", "infeasible", "discard"])
 def test_what_workers_know_of_a_study_is_what_it_does(name):
     wanted, found = (inspect.signature(getattr(kind, name)) for kind in (models.study.Study, study.Study))
     assert found.parameters == wanted.parameters and found.return_annotation == wanted.return_annotation
@@ -92,12 +95,6 @@ class TestBudget:
             Budget(trials, parallel)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    with local.running(tmp_path_factory.mktemp("vizier") / "studies.sqlite", "quasi_random") as service:
-        yield service
-
-
 @pytest.fixture
 def opened(service, request):
     """Returns f(trials, parallel) -> a study of this test, over a connection of its own."""
@@ -152,6 +149,17 @@ def test_completing_twice_is_harmless(opened):
     searched = opened()
     trial = searched.suggest("w0")
     assert searched.complete(trial, 1, 0.5) == searched.complete(trial, 1, 0.5)
+
+
+def test_a_trial_that_is_taken_back_does_not_count(opened):
+    searched = opened(2, 2)
+    kept, back = searched.suggest("w0"), searched.suggest("w1")
+    searched.discard(back)
+    assert [one.number for one in searched.trials()] == [kept.number] and searched.remaining() == 1
+    again = searched.suggest("w1")
+    assert again.under_way and searched.remaining() == 0
+    searched.discard(again)
+    searched.discard(again)  # asked twice, because an answer was lost
 
 
 def test_workers_in_parallel_spend_exactly_the_budget(opened):
@@ -221,6 +229,26 @@ def test_a_service_that_is_not_there(monkeypatch):
     monkeypatch.setattr(study, "_RETRY", study._RETRY.with_timeout(1.0))
     with pytest.raises(PipelineError, match="Vizier did not answer .* is its service running"):
         open_study(local.client_of("127.0.0.1:9"), local.PARENT, "a study", SPEC, Budget())
+
+
+def test_a_service_that_never_answers(monkeypatch):
+    """Nothing waits for ever: each call has its own patience, and all together have theirs."""
+    answer = threading.Event()
+    handler = grpc.method_handlers_generic_handler(
+        "google.cloud.aiplatform.v1.VizierService",
+        {"CreateStudy": grpc.unary_unary_rpc_method_handler(lambda request, context: answer.wait(60) and b"")},
+    )
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), handlers=[handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setattr(study, "_RETRY", study._RETRY.with_timeout(1.0))
+    monkeypatch.setattr(study, "_EACH", timeout.ConstantTimeout(0.6))
+    try:
+        with pytest.raises(PipelineError, match="Vizier did not answer .* to open the study a study .* is its service running"):
+            open_study(local.client_of(f"127.0.0.1:{port}"), local.PARENT, "a study", SPEC, Budget())
+    finally:
+        answer.set()
+        server.stop(None)
 
 
 def test_a_study_under_kills_of_the_service_ends_with_exactly_its_budget(tmp_path):
