@@ -42,6 +42,12 @@ def newest_before(folder: str, date: str) -> Accepted | None:
     return max(found, key=lambda accepted: accepted.date, default=None)
 
 
+def of_table(folder: str, table: str) -> Accepted | None:
+    """The accepted snapshot of that table, or None."""
+    place = storage.join(folder, table)
+    return _read(place) if storage.exists(_pointer(place)) else None
+
+
 def record(
     folder: str, table: str, date: str, checksum: str, run_id: str, statistics: str, override: dict | None = None
 ) -> None:

@@ -1,5 +1,6 @@
 """Histograms of numeric features: read from TFDV's statistics, put on common buckets, drawn."""
 
+import copy
 import dataclasses
 import html
 import math
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from pipeline import storage
+from pipeline.validation.rules import jensen_shannon
 
 _Kind = statistics_pb2.Histogram.HistogramType
 
@@ -40,11 +42,20 @@ def read(folder: str, split: str = "train") -> dict[str, Histogram]:
     Returns:
         Feature -> histogram; nothing when the split has no statistics.
     """
+    statistics = read_statistics(folder, split)
+    return of_statistics(statistics) if statistics else {}
+
+
+def read_statistics(folder: str, split: str) -> statistics_pb2.DatasetFeatureStatisticsList | None:
+    """Reads TFDV's statistics of one split; None when there are none. Raises OSError."""
     uri = storage.join(folder, f"Split-{split}", "FeatureStats.pb")
-    if not storage.exists(uri):
-        return {}
+    return statistics_pb2.DatasetFeatureStatisticsList.FromString(storage.read(uri)) if storage.exists(uri) else None
+
+
+def of_statistics(statistics: statistics_pb2.DatasetFeatureStatisticsList) -> dict[str, Histogram]:
+    """Feature -> histogram of equal buckets, of every numeric feature of TFDV's statistics."""
     found = {}
-    for dataset in statistics_pb2.DatasetFeatureStatisticsList.FromString(storage.read(uri)).datasets:
+    for dataset in statistics.datasets:
         for feature in dataset.features:
             numbers = feature.num_stats
             for histogram in numbers.histograms:
@@ -85,6 +96,24 @@ def on_common_buckets(
                 edges = _edges(pair[1], pair[0])
                 for item, quantiles in zip((feature, other), pair, strict=True):
                     _replace(item, edges, _rebinned(quantiles, edges))
+
+
+def divergences(
+    statistics: statistics_pb2.DatasetFeatureStatisticsList, baseline: statistics_pb2.DatasetFeatureStatisticsList
+) -> dict[str, float]:
+    """Feature -> Jensen-Shannon divergence of every numeric feature that both have, as DistributionValidator measures it.
+
+    Args:
+        statistics: Of what is judged.
+        baseline: Of what it is compared with; its deciles are the buckets (`on_common_buckets`).
+    """
+    pair = copy.deepcopy(statistics), copy.deepcopy(baseline)
+    on_common_buckets(*pair)
+    now, before = (
+        {name: {str(place): count for place, (_, _, count) in enumerate(found.buckets)} for name, found in each.items()}
+        for each in map(of_statistics, pair)
+    )
+    return {name: jensen_shannon(now[name], before[name]) for name in sorted(now.keys() & before.keys())}
 
 
 def _name(feature) -> str:
@@ -142,13 +171,14 @@ def _replace(feature, edges, counts) -> None:
 _WIDTH, _HEIGHT, _BELOW = 560, 120, 18
 
 
-def svg(name: str, now: Histogram | None, before: Histogram | None) -> str:
+def svg(name: str, now: Histogram | None, before: Histogram | None, what: str = "this week") -> str:
     """Draws a feature of both weeks as one SVG: this week filled, the baseline as a line, both with area 1.
 
     Args:
         name: The feature.
         now: This week's histogram, or None.
         before: The baseline's, or None.
+        what: What `now` is of.
 
     Returns:
         SVG without scripts, styles or references; '' when there is nothing to draw.
@@ -178,7 +208,7 @@ def svg(name: str, now: Histogram | None, before: Histogram | None) -> str:
     drawn = f'<path class="now" d="{path(now)}Z"/>' if now and now.count else ""
     drawn += f'<path class="then" d="{path(before)}"/>' if before and before.count else ""
     label = html.escape(
-        f"Histogram of {name}: " + "; ".join(f"{when} {described(item)}" for when, item in _weeks(now, before))
+        f"Histogram of {name}: " + "; ".join(f"{when} {described(item)}" for when, item in ((what, now), ("baseline", before)))
     )
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + _BELOW}" role="img" aria-label="{label}">'
@@ -196,10 +226,6 @@ def described(histogram: Histogram | None) -> str:
         f"{histogram.count:,} values, {histogram.low:,.10g} to {histogram.high:,.10g}, "
         f"median {histogram.median:,.5g}, mean {histogram.mean:,.5g}"
     )
-
-
-def _weeks(now, before):
-    return (("this week", now), ("baseline", before))
 
 
 def _densities(histogram: Histogram, room: float) -> list[tuple[float, float, float]]:

@@ -1,7 +1,8 @@
 """The gate's report: JSON for machines, one self-contained HTML page for people."""
 
 import html
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 
 from pipeline import files, storage
 from pipeline.validation.histograms import Histogram, described, svg
@@ -13,7 +14,7 @@ from pipeline.validation.verdict import Verdict
 # Of this page and the release's.
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1c1e21; }
-h1 { font-size: 1.4rem; } .verdict { padding: .8rem 1rem; border-radius: .4rem; font-weight: 600; overflow-wrap: anywhere; }
+h1, p, li, figcaption { overflow-wrap: anywhere; } h1 { font-size: 1.4rem; } .verdict { padding: .8rem 1rem; border-radius: .4rem; font-weight: 600; overflow-wrap: anywhere; }
 .accepted { background: #e2f3e5; color: #12602a; } .rejected { background: #fbe4e2; color: #8c1b12; } .overridden-week { background: #fdf0d2; color: #6b4700; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; } th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid #d9dce0; overflow-wrap: anywhere; }
 th { overflow-wrap: normal; } td b { white-space: nowrap; } .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } td.what { min-width: 22rem; } td.figure { min-width: 9rem; }
@@ -115,11 +116,26 @@ def write(
     storage.write(storage.join(folder, "gate.html"), page.encode())
 
 
+def broken_rules(folder: str) -> list[str]:
+    """The rules for which a report rejects its snapshot; none when there is no report, or it cannot be read, or it accepts.
+
+    Args:
+        folder: Where `write` put it.
+    """
+    try:
+        verdict = json.loads(storage.read(storage.join(folder, "gate.json")))
+    except (OSError, ValueError):  # the run did not come so far; whoever asks has other things to tell
+        return []
+    if verdict["accepted"]:
+        return []
+    return [rule["rule"] for rule in verdict["rules"] if not rule["passed"] and not rule["overridden"]]
+
+
 def _page(run_id, snapshot, facts: Facts, verdict: Verdict, now, before) -> str:
     rows = "".join(
         f'<tr class="{verdict.word(finding.rule)}"><td><b>{_e(finding.rule)}</b></td>'
         f'<td class="figure">{_e(finding.value)}</td><td class="figure">{_e(finding.limit)}</td>'
-        f'<td class="what">{verdict.word(finding.rule)}{_details(finding)}</td></tr>'
+        f'<td class="what">{verdict.word(finding.rule)}{details(finding)}</td></tr>'
         for finding in verdict.findings
     )
     table = snapshot["table"]
@@ -138,7 +154,8 @@ def _page(run_id, snapshot, facts: Facts, verdict: Verdict, now, before) -> str:
     )
 
 
-def _details(finding: Finding) -> str:
+def details(finding: Finding) -> str:
+    """What of a rule that failed offends, and what to do, as HTML; nothing of one that passed."""
     if finding.passed:
         return ""
     items = "".join(f"<li>{_e(detail)}</li>" for detail in finding.details)
@@ -148,27 +165,46 @@ def _details(finding: Finding) -> str:
 
 def _classes(facts: Facts) -> str:
     before = facts.baseline.class_counts if facts.baseline else {}
-    totals = max(facts.rows, 1), max(sum(before.values()), 1)
     strange = sorted(
         (facts.class_counts.keys() | before.keys()) - set(facts.classes),
         key=lambda label: (-max(facts.class_counts.get(label, 0), before.get(label, 0)), label),
     )
-    labels = [*facts.classes, *strange[:_STRANGE]]
-    widest = max([1, *(facts.class_counts.get(label, 0) for label in labels), *(before.get(label, 0) for label in labels)])
+    table = counts_table(
+        "Class", [*facts.classes, *strange[:_STRANGE]], facts.class_counts, before if facts.baseline else None, "This week"
+    )
+    more = f"<p>and {len(strange) - _STRANGE} labels more, all rarer</p>" if len(strange) > _STRANGE else ""
+    return table + more
+
+
+def counts_table(
+    head: str, names: Sequence[str], now: Mapping[str, int], before: Mapping[str, int] | None, when: str
+) -> str:
+    """A table of counts and their shares, with a bar for each share.
+
+    Args:
+        head: What a name is.
+        names: Which are shown, in this order; '' is a label that is none.
+        now: Name -> count.
+        before: The same of the baseline; None without one.
+        when: What `now` is of, such as `This week`.
+    """
+    known = before or {}
+    totals = max(sum(now.values()), 1), max(sum(known.values()), 1)
+    shares = [{name: each.get(name, 0) / total for name in names} for each, total in zip((now, known), totals, strict=True)]
+    widest = max([share for each in shares for share in each.values()], default=0) or 1
 
     def cell(count: int, total: int, known: bool = True) -> str:
         return f'<td class="n">{count} ({count / total:.1%})</td>' if known else '<td class="n">–</td>'
 
     rows = "".join(
-        f"<tr><td>{_e(shortened(label)) if label.strip() else '<i>no label</i>'}</td>"
-        f"{cell(before.get(label, 0), totals[1], facts.baseline is not None)}"
-        f"{cell(facts.class_counts.get(label, 0), totals[0])}<td>{_bar(before.get(label, 0), widest, 'bar before')}<br>"
-        f"{_bar(facts.class_counts.get(label, 0), widest, 'bar')}</td></tr>"
-        for label in labels
+        f"<tr><td>{_e(shortened(name)) if name.strip() else '<i>no label</i>'}</td>"
+        f"{cell(known.get(name, 0), totals[1], before is not None)}"
+        f"{cell(now.get(name, 0), totals[0])}<td>{_bar(shares[1][name] / widest, 'bar before')}<br>"
+        f"{_bar(shares[0][name] / widest, 'bar')}</td></tr>"
+        for name in names
     )
-    more = f"<p>and {len(strange) - _STRANGE} labels more, all rarer</p>" if len(strange) > _STRANGE else ""
-    head = '<tr><th>Class</th><th class="n">Baseline</th><th class="n">This week</th><th></th></tr>'
-    return f"<table>{head}{rows}</table>{more}"
+    titles = f'<tr><th>{head}</th><th class="n">Baseline</th><th class="n">{when}</th><th></th></tr>'
+    return f"<table>{titles}{rows}</table>"
 
 
 def _confusions(facts: Facts) -> str:
@@ -197,5 +233,5 @@ def _figures(now: Mapping[str, Histogram], before: Mapping[str, Histogram]) -> s
     return f"<h2>Photographs of the train split, as packed</h2>{figures}" if figures else ""
 
 
-def _bar(count: int, widest: int, kind: str) -> str:
-    return f'<span class="{kind}" style="width:{18 * count / widest:.2f}rem"></span>'
+def _bar(length: float, kind: str) -> str:
+    return f'<span class="{kind}" style="width:{18 * length:.2f}rem"></span>'

@@ -103,6 +103,9 @@ class Limits:
     def __post_init__(self):
         if self.min_rows > self.max_rows:
             raise ValueError(f"min_rows {self.min_rows} exceeds max_rows {self.max_rows}")
+        splits = sum(getattr(self.min_split_rows, split) for split in SPLITS)
+        if splits > self.max_rows:
+            raise ValueError(f"min_split_rows add up to {splits}, which exceeds max_rows {self.max_rows}: no week could pass")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,7 +341,7 @@ def _against_baseline(facts: Facts, limits: Limits) -> list[Finding]:
     return [
         Finding(
             "max_row_change",
-            not _exceeds(change, limits.max_row_change),
+            not exceeds(change, limits.max_row_change),
             f"{percent(change, limits.max_row_change)} ({baseline.rows} in {baseline.table}, now {facts.rows})",
             limit_percent(limits.max_row_change),
             remedy="an export may be cut short or doubled; if the change is meant, raise the limit for this week",
@@ -351,48 +354,64 @@ def _against_baseline(facts: Facts, limits: Limits) -> list[Finding]:
             (f"the newest edit is of {baseline.newest_edit}",) if baseline.newest_edit else (),
             remedy="nobody edited, or the export of the labels stands still: look at its job",
         ),
-        *_classes_moved(facts, baseline, limits),
+        *classes_moved(
+            facts.class_counts, baseline.class_counts, limits.max_class_share_change, limits.max_class_divergence, "labels",
+            (
+                "a find-and-replace may have swallowed a class: compare the week's edits by label",
+                "the classes are not those of the last accepted week: compare the week's edits by label",
+            ),
+        ),
         _relabelled(baseline, limits.max_relabelled_share),
     ]
 
 
-def _classes_moved(facts: Facts, baseline: Baseline, limits: Limits) -> list[Finding]:
-    labels = sorted(facts.class_counts.keys() | baseline.class_counts.keys())
-    before = {label: baseline.class_counts.get(label, 0) / max(baseline.rows, 1) for label in labels}
-    now = {label: facts.class_counts.get(label, 0) / max(facts.rows, 1) for label in labels}
-    moves = {label: now[label] - before[label] for label in labels}
+def classes_moved(
+    now: Mapping[str, int], before: Mapping[str, int], share_limit: float, divergence_limit: float, what: str,
+    remedies: tuple[str, str],
+) -> list[Finding]:
+    """Judges how far the classes moved: `max_class_share_change` and `max_class_divergence`.
+
+    Args:
+        now: Class -> count.
+        before: Class -> count of what it is compared with.
+        share_limit: How far the share of a class may move, 0 to 1.
+        divergence_limit: Jensen-Shannon divergence allowed.
+        what: What is counted, such as `labels`.
+        remedies: What to do when the one or the other fails.
+    """
+    labels = sorted(now.keys() | before.keys())
+    rows = sum(now.values()), sum(before.values())
+    shares = {label: before.get(label, 0) / max(rows[1], 1) for label in labels}
+    moves = {label: now.get(label, 0) / max(rows[0], 1) - shares[label] for label in labels}
     worst = max(moves, key=lambda label: abs(moves[label]), default=None)
-    moved = sorted(
-        (label for label in moves if _exceeds(abs(moves[label]), limits.max_class_share_change)),
-        key=lambda label: -abs(moves[label]),
-    )
-    divergence = jensen_shannon(facts.class_counts, baseline.class_counts)
+    moved = sorted((label for label in moves if exceeds(abs(moves[label]), share_limit)), key=lambda label: -abs(moves[label]))
+    divergence = jensen_shannon(now, before)
     return [
         Finding(
             "max_class_share_change",
             worst is not None and not moved,
-            f"{percent(moves[worst], limits.max_class_share_change, '+')} ({_name(worst)})" if labels else "no labels",
-            limit_percent(limits.max_class_share_change),
+            f"{percent(moves[worst], share_limit, '+')} ({_name(worst)})" if labels else f"no {what}",
+            limit_percent(share_limit),
             tuple(
-                f"{_name(label)}: {baseline.class_counts.get(label, 0)} of {baseline.rows} -> "
-                f"{facts.class_counts.get(label, 0)} of {facts.rows}"
+                f"{_name(label)}: {before.get(label, 0)} of {rows[1]} -> {now.get(label, 0)} of {rows[0]}"
                 for label in moved[:_SHOWN]
             ),
-            remedy="a find-and-replace may have swallowed a class: compare the week's edits by label",
+            remedy=remedies[0],
         ),
         Finding(
             "max_class_divergence",
-            not _exceeds(divergence, limits.max_class_divergence),
-            figure(divergence, limits.max_class_divergence),
-            f"{limits.max_class_divergence:.10g}",
+            not exceeds(divergence, divergence_limit),
+            figure(divergence, divergence_limit),
+            f"{divergence_limit:.10g}",
             tuple(
-                f"{_name(label)}: {before[label]:.1%} of the labels -> {now[label]:.1%}, {100 * moves[label]:+.1f} points"
-                for label in _explaining(_divergence_by_class(facts.class_counts, baseline.class_counts))
+                f"{_name(label)}: {shares[label]:.1%} of the {what} -> {shares[label] + moves[label]:.1%}, "
+                f"{100 * moves[label]:+.1f} points"
+                for label in _explaining(_divergence_by_class(now, before))
                 if label in moves
             )[:_SHOWN],
-            remedy="the classes are not those of the last accepted week: compare the week's edits by label",
+            remedy=remedies[1],
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _explaining(summands: Mapping[str, float]) -> list[str]:
@@ -413,7 +432,7 @@ def _relabelled(baseline: Baseline, limit: float) -> Finding:
     more = (f"and {_images(baseline.relabelled - named)} by rarer changes",) if baseline.relabelled > named else ()
     return Finding(
         "max_relabelled_share",
-        bool(baseline.common_images) and not _exceeds(share, limit),
+        bool(baseline.common_images) and not exceeds(share, limit),
         f"{percent(share, limit)} ({baseline.relabelled} of {baseline.common_images})",
         limit_percent(limit),
         (*(_confusion(confusion) for confusion in baseline.confusions[:_SHOWN]), *more),
@@ -436,7 +455,8 @@ def _name(label: str) -> str:
     return shortened(label) if label.strip() else f"no label ({label!r})"
 
 
-def _exceeds(value: float, limit: float) -> bool:
+def exceeds(value: float, limit: float) -> bool:
+    """Whether a figure lies above its limit; one that lies on it does not."""
     # 0.20 - 0.15 is more than 0.05 in binary; a limit means the figure that people write.
     return value > limit + 1e-9
 
@@ -473,7 +493,7 @@ def _smallest(rule: str, limit: int, counts: Mapping[str, int], classes: Sequenc
 def _smallest_share(facts: Facts, limit: float) -> Finding:
     shares = {label: facts.class_counts.get(label, 0) / max(facts.rows, 1) for label in facts.classes}
     smallest = min(shares, key=shares.get)
-    short = [label for label in facts.classes if _exceeds(limit, shares[label])]
+    short = [label for label in facts.classes if exceeds(limit, shares[label])]
     return Finding(
         "min_class_share",
         not short,

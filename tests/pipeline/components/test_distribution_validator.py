@@ -11,6 +11,8 @@ from tfx.types import artifact_utils, standard_artifacts
 
 from pipeline.components import facts
 from pipeline.components.distribution_validator import Executor, config_of
+from pipeline.served import statistics
+from pipeline.validation import histograms
 from pipeline.validation.facts import read_anomalies, read_drift
 
 FEATURES = ("width", "height", "bytes")
@@ -94,6 +96,16 @@ def test_a_figure_on_its_limit_passes_and_just_above_it_does_not(compared, tmp_p
             (tmp_path / folder).rename(tmp_path / f"{folder}-{number}")
         _, anomalies = compared(week(seed=1, width=40), week(seed=2), {"width": limit})
         assert len(anomalies) == count
+
+
+@pytest.mark.parametrize("shifts", [{}, {"width": 160, "bytes": 20}])
+def test_requests_are_compared_by_the_same_figures(compared, shifts):
+    """What `histograms.divergences` gives the command `drift` is what this validator measures."""
+    now, before = week(seed=1, rows=300, **shifts), week(seed=2)
+    found, _ = compared(now, before)
+    measured = histograms.divergences(*(statistics.of({name: frame[name] for name in FEATURES}) for frame in (now, before)))
+    assert measured == pytest.approx({name: found[name] for name in FEATURES}, abs=1e-9)
+    assert (measured["width"] > 0.05) == bool(shifts)
 
 
 @pytest.mark.parametrize("which", ["now", "before", "both"])

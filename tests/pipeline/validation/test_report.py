@@ -178,6 +178,15 @@ def test_the_histograms_are_drawn_for_both_weeks(tmp_path):
     assert labels[0].startswith("Histogram of width: this week 100 values, 300 to 500") and "baseline none" in labels[1]
 
 
+def test_bars_are_as_long_as_shares_whatever_the_number_of_labels(tmp_path):
+    baseline = dataclasses.replace(GOOD.baseline, class_counts={"cup": 500, "hat": 500})
+    _, page = written(tmp_path, dataclasses.replace(GOOD, class_counts={"cup": 20, "hat": 80}, baseline=baseline))
+    spans = [attributes for tag, attributes in page.tags if tag == "span"]
+    assert [(span["class"], span["style"]) for span in spans if "bar" in span["class"]][:4] == [
+        ("bar before", "width:11.25rem"), ("bar", "width:4.50rem"), ("bar before", "width:11.25rem"), ("bar", "width:18.00rem"),
+    ]  # fmt: skip
+
+
 def test_without_statistics_there_is_no_empty_drawing(tmp_path):
     _, page = written(tmp_path, GOOD, now={}, before={})
     assert not any(tag == "svg" for tag, _ in page.tags) and "train split" not in page.text

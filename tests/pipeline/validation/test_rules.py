@@ -393,6 +393,10 @@ def test_a_baseline_without_rows_is_no_division_by_zero():
     ("fields", "words"),
     [
         ({"min_rows": 300}, ["min_rows 300 exceeds max_rows 200"]),
+        (
+            {"min_split_rows": {"train": 150, "val": 40, "eval": 11}},
+            ["min_split_rows add up to 201, which exceeds max_rows 200: no week could pass"],
+        ),
         ({"max_orphans": -1}, ["max_orphans", "-1"]),
         ({"max_relabelled_share": 8}, ["max_relabelled_share", "less than or equal to 1", "8"]),
         ({"max_row_change": float("nan")}, ["max_row_change", "nan"]),
