@@ -73,6 +73,48 @@ def vertex(google, _vertex_server, _forks, tmp_path):
         yield vertex
 
 
+@pytest.fixture(scope="module")
+def _environment(_google_apis):
+    """Google's hosts for a whole module. A process that changes its environment while threads of gRPC read it may crash."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _google_apis.environment.items():
+            patch.setenv(name, value)
+        patch.setattr(httplib2, "CA_CERTS", _google_apis.environment["HTTPLIB2_CA_CERTS"])
+        yield _google_apis
+
+
+@pytest.fixture
+def team(_environment, _vertex_server, _forks, tmp_path):
+    """A team that has released nothing yet to its endpoint, on a Vertex AI with nothing in it."""
+    from tests.cloud.release_team import Team
+    from tests.cloud.vertex.containers import Containers
+    from tests.cloud.vertex.server import Vertex
+
+    containers = Containers(_environment.environment, _forks)
+    with _vertex_server.serving(Vertex(tmp_path / "vertex", _environment, containers)) as vertex:
+        yield Team(tmp_path, vertex)
+
+
+@pytest.fixture
+def serving(team):
+    """A team whose first week serves."""
+    assert team.release(1).released
+    return team
+
+
+@pytest.fixture
+def ask(team, capsys):
+    """Runs `python -m pipeline release ... --settings`: exit status, what it printed, what it complained of."""
+    from pipeline.__main__ import main
+
+    def ask(*words):
+        status = main(["release", *words, "--settings", str(team.folder / "settings.yaml")])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return ask
+
+
 @pytest.fixture
 def publisher(vertex):
     """Pub/Sub's topics, and what was published there."""

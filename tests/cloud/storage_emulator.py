@@ -13,6 +13,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -315,9 +316,13 @@ def _whole(read_raw_data):
 
 
 def _linked(make_object_resource):
-    """Escapes the name in an object's link to its content, by which Google's client reads what it has seen before."""
+    """Escapes the name in an object's link to its content, by which Google's client reads what it has seen before.
+
+    Who came by Google's name came encrypted, and the link leads there again.
+    """
 
     def make(base_url, bucket, name, *arguments, **options):
+        base_url = re.sub(r"^http://(?=[a-z]+\.googleapis\.com)", "https://", base_url)
         resource = make_object_resource(base_url, bucket, name, *arguments, **options)
         link = f"{base_url}/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
         return resource | {"mediaLink": f"{link}?generation={resource['generation']}&alt=media"}

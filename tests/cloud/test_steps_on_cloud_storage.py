@@ -1,18 +1,20 @@
 """The steps that find, record and release, with everything that they read and write in Cloud Storage."""
 
 import json
+import subprocess
 
 import pytest
 import tensorflow as tf
 from tfx.types import standard_artifacts
 
 from pipeline import storage
-from pipeline.artifacts import BestKnownConfiguration, GateReport, LabelSnapshot, RunManifest, ServingRelease
+from pipeline.artifacts import BestKnownConfiguration, GateReport, ImageShards, LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import (
     facts, last_accepted, run_manifest, serving_ledger, serving_model, snapshot_gen, tuner, tuning_decision,
 )  # fmt: skip
 from pipeline.components.release_pusher import Executor as Pusher
 from pipeline.errors import PipelineError, SnapshotRejected
+from pipeline.provenance import beside, signing, statement
 from pipeline.release import ledger, profiles, quality
 from pipeline.tuning import results
 from pipeline.validation import acceptance
@@ -189,6 +191,12 @@ def release(cloud, tmp_path):
             {
                 "snapshot": [snapshot], "model": [model], "model_blessing": [verdict], "infra_blessing": [smoke_test],
                 "serving_model": [serving],
+                "manifest": [artifact(RunManifest, "", run_id=f"run-{date}", snapshot_date=date)],
+                "shards": [artifact(ImageShards, "", digest="d" * 64, folder="gs://out/shards/generation-000001")],
+                "gate": [artifact(GateReport, "")],
+                "labels": [artifact(standard_artifacts.Examples, f"{root}/labels", sha256="1" * 64)],
+                "hyperparameters": [artifact(standard_artifacts.HyperParameters, f"{root}/hyperparameters")],
+                "model_run": [artifact(standard_artifacts.ModelRun, f"{root}/model_run")],
             },
             {"pushed_model": [pushed]},
             {"push_destination": destination, "ledger": LEDGER, "endpoint": "default"},
@@ -199,7 +207,7 @@ def release(cloud, tmp_path):
             snapshot=snapshot,
             decision=artifact(standard_artifacts.HyperParameters, "", tune=1),
             hyperparameters=artifact(
-                standard_artifacts.HyperParameters, f"{root}/hyperparameters", study="studies/7", trial=3, metric=0.5
+                standard_artifacts.HyperParameters, f"{root}/hyperparameters", tune=1, study="studies/7", trial=3, metric=0.5
             ),
             model=model,
             model_run=artifact(standard_artifacts.ModelRun, f"{root}/model_run"),
@@ -250,6 +258,23 @@ def test_a_blessed_model_is_released_and_is_what_the_next_is_judged_against(clou
     assert trained == [
         ("2026-03-02", False, True), ("2026-03-09", True, True), ("2026-03-16", False, True), ("2026-03-23", True, True)
     ]  # fmt: skip
+
+
+def test_a_released_model_has_its_provenance_beside_it_and_is_signed_there(cloud, release, tmp_path):
+    released = release("2026-03-09", 1.0)
+    made = json.loads(cloud.content(f"{released['path']}.intoto.json"))
+    statement.check(made)
+    assert made["subject"][0]["digest"]["sha256"] == released["export_sha256"]
+    assert made["predicate"]["buildDefinition"]["internalParameters"]["hyperparameters"] == {"dropout": 0.5}
+    key, public = str(tmp_path / "key.pem"), str(tmp_path / "key.pub.pem")
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key], check=True)
+    subprocess.run(["openssl", "ec", "-in", key, "-pubout", "-out", public], check=True, capture_output=True)
+    for each in (released["path"], beside.statement(released["path"])):
+        assert signing.sign(each, key) == f"{each}.sig"
+    assert [check.status for check in signing.checks(released["path"], public, stated=True)] == ["intact", "intact"]
+    cloud.put(f"{released['path']}/saved_model.pb", b"another graph")
+    cloud.delete(f"{beside.statement(released['path'])}.sig")
+    assert [check.status for check in signing.checks(released["path"], public, stated=True)] == ["ALTERED", "LOST"]
 
 
 def test_a_week_that_does_not_search_hands_the_known_values_on(cloud):

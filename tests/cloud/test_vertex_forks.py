@@ -37,6 +37,7 @@ def test_a_forked_container_sees_what_a_fresh_one_sees(start):
         files = [each[0].pop("files") for each in (fresh, forked)]
         assert len(set(files[0])) == 2 and files[1][0] == files[0][0] == "/dev/null" and files[1][1] == files[1][2]
         assert set(files[1][3:]) <= {"/dev/null"}
+        assert [each[0].pop("tensorflow") for each in (fresh, forked)] == [False, True]
         forked[0]["path"] = forked[0]["path"][: len(fresh[0]["path"])]
         folders = [each[0].pop("folder") for each in (fresh, forked)]
         # Each has a folder of its own, which comes first in its path.
@@ -48,14 +49,13 @@ def test_a_forked_container_sees_what_a_fresh_one_sees(start):
 
 
 def test_an_environment_that_imports_would_read_is_given_to_a_fresh_one_alone(start):
-    # A forked one has more at its path's end, from what it has imported.
     for level, is_forked in (("2", True), ("0", False)):
         fresh, this = (
             _parsed(start(image, "tests.cloud.vertex.probe", "return", TF_CPP_MIN_LOG_LEVEL=level)[1].splitlines()[0])
             for image in (FRESH, IMAGE)
         )
         assert this["environment"]["TF_CPP_MIN_LOG_LEVEL"] == level
-        assert (len(this["path"]) > len(fresh["path"])) == is_forked
+        assert (fresh["tensorflow"], this["tensorflow"]) == (False, is_forked)
 
 
 def test_a_pipeline_that_tfx_compiled_runs_as_it_is(vertex, google, start, tmp_path):

@@ -144,8 +144,12 @@ def test_the_high_level_client_makes_a_table_of_runs(vertex, weeks):
 def test_too_large_a_lineage_is_refused(client, vertex, weeks):
     location = f"projects/{names.NUMBER}/locations/us-central1"
     hub = vertex.metadata.put("artifacts", location, "hub", schema_title="system.Artifact")
-    for number in range(1000):
+    for number in range(1001):
         execution = vertex.metadata.put("executions", location, f"e{number}", schema_title="system.Run")
         vertex.metadata.add_event(execution.name, hub.name, types.Event.Type.INPUT, "")
-    with pytest.raises(exceptions.InvalidArgument, match="more than 1000"):
+    with pytest.raises(exceptions.FailedPrecondition, match="more than 1000"):
         client.query_artifact_lineage_subgraph(artifact=hub.name)
+    context = vertex.metadata.put("contexts", location, "all", schema_title="system.PipelineRun")
+    vertex.metadata.link(context.name, [f"{location}/metadataStores/default/executions/e{number}" for number in range(1001)])
+    with pytest.raises(exceptions.FailedPrecondition, match="more than 1000 executions"):
+        client.query_context_lineage_subgraph(context=context.name)

@@ -96,3 +96,10 @@ def test_a_study_ends_with_its_budget_although_a_replica_is_lost(vertex, step, m
     # A study that is complete costs nothing more.
     step.do(tuner.Executor)
     assert len(vertex.called("CreateCustomJob")) == 1 and results.read(step.found.uri) == study
+
+    # And where somebody named an end of the window that leaves no time, a study that is not begun.
+    step.custom["training"]["seed"] = 7
+    facts.record(step.inputs["manifest"][0], {"window_end": time.time() + 60})
+    step.do(tuner.Executor)
+    assert len(vertex.called("CreateCustomJob")) == 1 and results.read(step.found.uri).trials == ()
+    assert facts.number(step.best, "tune") == 0 and "the window left time for 0 of 3 trials" in facts.text(step.best, "warning")

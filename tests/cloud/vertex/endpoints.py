@@ -2,7 +2,7 @@
 
 import http.client
 import json
-import pathlib
+import re
 import socket
 import threading
 import time
@@ -30,13 +30,20 @@ class Endpoints:
         state: What the fake shares.
         models: The registry.
         containers: What runs the models' containers.
+
+    Attributes:
+        machines: How many models may be deployed at once; None for any number.
+        failing: Id of a deployed model -> n: every nth of its requests fails.
     """
 
     def __init__(self, state: State, models: Models, containers: Containers):
         self._state, self._models, self._containers = state, models, containers
         self._endpoints: dict[str, types.Endpoint] = {}
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[tuple[str, str], _Server] = {}
         self._asked: dict[str, dict[str, int]] = {}
+        self._answered: dict[str, int] = {}
+        self.machines: int | None = None
+        self.failing: dict[str, int] = {}
 
     # --- EndpointService ---
 
@@ -49,7 +56,8 @@ class Endpoints:
         def create():
             if endpoint.name in self._endpoints:
                 raise Refused(Code.ALREADY_EXISTS, f"{endpoint.name} is there already")
-            endpoint.create_time = endpoint.update_time = self._state.clock.now()
+            endpoint.create_time = self._state.clock.now()
+            self._touch(endpoint)
             self._endpoints[endpoint.name] = endpoint
             return types.Endpoint(endpoint)
 
@@ -70,13 +78,15 @@ class Endpoints:
         names.check_labels(request.endpoint.labels)
         with self._state.changed:
             endpoint = self._find(request.endpoint.name)
+            if request.endpoint.etag not in ("", endpoint.etag):
+                raise Refused(Code.ABORTED, f"The etag of {endpoint.name} is {endpoint.etag}, not {request.endpoint.etag}.")
             if "traffic_split" in request.update_mask.paths:
                 self._check_split(dict(request.endpoint.traffic_split), {each.id for each in endpoint.deployed_models})
             for path in request.update_mask.paths:
                 if path.split(".")[0] not in ("display_name", "description", "labels", "traffic_split"):
                     raise invalid(f"update_mask: {path} of an Endpoint cannot be changed")
             merge(request.endpoint, endpoint, request.update_mask)
-            endpoint.update_time = self._state.clock.now()
+            self._touch(endpoint)
             self._asked.pop(endpoint.name, None)
             return types.Endpoint(endpoint)
 
@@ -94,6 +104,8 @@ class Endpoints:
         with self._state.changed:
             endpoint = self._find(request.endpoint)
             model = self._models.version(deployed.model)
+            if deployed.id and not re.fullmatch(r"[0-9]{1,10}", deployed.id):
+                raise invalid(f"deployed_model.id {deployed.id!r} is not 1 to 10 digits")
             if not resources.machine_spec.machine_type:
                 raise invalid("deployed_model.dedicated_resources.machine_spec.machine_type is missing")
             if resources.min_replica_count < 1:
@@ -104,10 +116,16 @@ class Endpoints:
 
         def deploy():
             self._check_servable(model)
+            if any(each.id == deployed.id for each in endpoint.deployed_models):
+                raise Refused(Code.ALREADY_EXISTS, f"{deployed.id} is deployed to {endpoint.name} already")
+            if self.machines is not None and sum(len(each.deployed_models) for each in self._endpoints.values()) >= self.machines:
+                quota = "CustomModelServingCPUsPerProjectPerRegion"
+                raise Refused(Code.RESOURCE_EXHAUSTED, f"The following quota metrics exceed quota limits: {quota}")
             deployed.id = deployed.id or str(names.new_number())
             deployed.model, deployed.model_version_id = model.name, model.version_id
             deployed.display_name = deployed.display_name or model.display_name
-            deployed.create_time = endpoint.update_time = self._state.clock.now()
+            deployed.create_time = self._state.clock.now()
+            self._touch(endpoint)
             resources.max_replica_count = resources.max_replica_count or resources.min_replica_count
             endpoint.deployed_models.append(deployed)
             model.deployed_models.append({"endpoint": endpoint.name, "deployed_model_id": deployed.id})
@@ -134,13 +152,14 @@ class Endpoints:
             [deployed] = [each for each in endpoint.deployed_models if each.id == request.deployed_model_id]
             endpoint.deployed_models = [each for each in endpoint.deployed_models if each.id in left]
             self._set_split(endpoint, {key: share for key, share in split.items() if key in left} if left else {})
+            self._touch(endpoint)
             try:
                 model = self._models.version(f"{deployed.model}@{deployed.model_version_id}")
             except Refused:
                 model = None  # deleted by a test behind the fake's back
             if model:
                 model.deployed_models = [each for each in model.deployed_models if each.deployed_model_id != deployed.id]
-            if server := self._servers.pop(deployed.id, None):
+            if server := self._servers.pop((endpoint.name, deployed.id), None):
                 server.stop()
             return types.UndeployModelResponse()
 
@@ -191,6 +210,10 @@ class Endpoints:
         if sum(split.values()) != 100 or min(split.values()) < 0:
             raise invalid(f"traffic_split must sum to 100 and is {split}")
 
+    def _touch(self, endpoint: types.Endpoint) -> None:
+        endpoint.update_time = self._state.clock.now()
+        endpoint.etag = str(names.new_number())
+
     def _set_split(self, endpoint: types.Endpoint, split: dict[str, int]) -> None:
         endpoint.traffic_split = split
         self._asked.pop(endpoint.name, None)
@@ -200,17 +223,20 @@ class Endpoints:
         if not self._containers.has(model.container_spec.image_uri):
             raise invalid(f"Failed to pull the image {model.container_spec.image_uri!r}: not found.")
         if is_prebuilt(model.container_spec.image_uri):
-            path = pathlib.Path(self._state.to_local(model.artifact_uri), "saved_model.pb")
-            if not path.is_file():
+            if not self._state.has(f"{self._state.to_local(model.artifact_uri)}/saved_model.pb"):
                 raise untimely(f"Model server never became ready: there is no {model.artifact_uri}/saved_model.pb")
 
     def _ask(self, name: str, kind: str, body: bytes) -> tuple[types.DeployedModel, int, bytes]:
         with self._state.changed:
             deployed = self._choose(self._find(name))
-            server = self._servers.get(deployed.id)
+            self._answered[deployed.id] = self._answered.get(deployed.id, 0) + 1
+            if deployed.id in self.failing and self._answered[deployed.id] % self.failing[deployed.id] == 0:
+                raise Refused(Code.INTERNAL, "the fake was told so: the model server failed")
+            key = name, deployed.id
+            server = self._servers.get(key)
             if not server:
                 model = self._models.version(f"{deployed.model}@{deployed.model_version_id}")
-                server = self._servers[deployed.id] = _Server(self._state, self._containers, model, name, deployed.id)
+                server = self._servers[key] = _Server(self._state, self._containers, model, name, deployed.id)
         return (deployed, *server.ask(kind, body))
 
     def _choose(self, endpoint: types.Endpoint) -> types.DeployedModel:

@@ -11,8 +11,8 @@ from tests.cloud.vertex import listing, names
 from tests.cloud.vertex.refusals import Code, Refused, invalid
 from tests.cloud.vertex.state import State
 
-_MOST_NODES = 1000
-"""A lineage subgraph with more is refused."""
+_MOST = 1000
+"""A lineage subgraph with more artifacts, executions or events is refused."""
 
 _Edge = tuple[str, str, int]
 """Of an event: execution, artifact, and whether it was read or written."""
@@ -222,8 +222,6 @@ class Metadata:
                 edges |= dict.fromkeys(touching)
                 front = {name for execution, artifact, _ in touching for name in (execution, artifact)} - seen
                 seen |= front
-                if len(seen) > _MOST_NODES:
-                    raise invalid(f"the lineage subgraph has more than {_MOST_NODES} nodes: set max_hops")
             graph = self._subgraph(seen, edges)
             if request.filter:
                 graph.artifacts = listing.matches(graph.artifacts, request.filter, self._functions())
@@ -289,11 +287,12 @@ class Metadata:
         return self._state.operations.start(method, name, delete)
 
     def _subgraph(self, seen: set[str], edges: Iterable[_Edge]) -> types.LineageSubgraph:
-        return types.LineageSubgraph(
-            artifacts=[node for name, node in self._nodes["artifacts"].items() if name in seen],
-            executions=[node for name, node in self._nodes["executions"].items() if name in seen],
-            events=[self._events[edge] for edge in edges],
-        )
+        found = {kind: [self._nodes[kind][name] for name in seen if name in self._nodes[kind]] for kind in ("artifacts", "executions")}
+        found["events"] = [self._events[edge] for edge in edges]
+        for kind, nodes in found.items():
+            if len(nodes) > _MOST:
+                raise Refused(Code.FAILED_PRECONDITION, f"the lineage subgraph has more than {_MOST} {kind}: set max_hops")
+        return types.LineageSubgraph(**found)
 
 
 def merge(source, target, mask) -> None:

@@ -25,6 +25,7 @@ def seen() -> dict:
         "group": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
         "umask": os.umask(0),
         "threads": threading.active_count(),
+        "tensorflow": "tensorflow" in sys.modules,
         "own modules": sorted(name for name in sys.modules if name.split(".")[0] in ("tests", "pipeline", "models")),
     }
 

@@ -107,6 +107,11 @@ class Vertex:
 
     # --- What it was asked ---
 
+    def calls(self) -> list[str]:
+        """The method of every request so far, in their order."""
+        with self.state.changed:
+            return [name for name, _ in self._calls]
+
     def called(self, method: str) -> list[Any]:
         """The requests of a method, such as `CreateCustomJob`, in their order, those that were refused too.
 

@@ -105,6 +105,10 @@ class State:
         if not path.startswith("gs://"):
             pathlib.Path(path).mkdir(parents=True, exist_ok=True)
 
+    def has(self, path: str) -> bool:
+        """Whether there is a file that `to_local` gave."""
+        return self._google.objects.find(path) is not None if path.startswith("gs://") else pathlib.Path(path).is_file()
+
     def read(self, path: str) -> str | None:
         """The text of a file that `to_local` gave; None when it is not there."""
         if path.startswith("gs://"):
