@@ -20,9 +20,6 @@ import warnings
 
 from pipeline.start import add_override, instant_to_come, override_of, require_whole_override
 
-ROOT = pathlib.Path(__file__).resolve().parent
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -48,7 +45,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     compiling.add_argument("--image", required=True, metavar="IMAGE@sha256:DIGEST", help="the image of every step")
     compiling.add_argument("--output", required=True, metavar="FILE", help="where it goes")
     compiling.add_argument(
-        "--thresholds", metavar="FILE", help="what a model must reach before it serves (default: schema/release.yaml)"
+        "--limits", metavar="FILE", help="the limits of a week's labels (default: schema/production/gate.yaml)"
+    )
+    compiling.add_argument(
+        "--thresholds", metavar="FILE", help="what a model must reach before it serves (default: schema/production/release.yaml)"
     )
     compiling.add_argument("--tune", action="store_true", help="search for hyperparameters first, as the monthly run does")
 
@@ -66,7 +66,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "schedule", parents=[settings, planned], help="start it every week, or, compiled with --tune, every month"
     )
 
-    telling = commands.add_parser("status", parents=[settings], help="schedules, and the newest runs")
+    telling = commands.add_parser("status", parents=[settings], help="schedules, the newest runs, and where one failed")
     telling.add_argument("--runs", type=int, default=10, metavar="N", help="how many runs, 1 to 100 (default: 10)")
     telling.add_argument("--json", action="store_true", help="for machines")
 
@@ -112,13 +112,15 @@ def _compile(options) -> int:
     from pipeline import files, origin, typed
     from pipeline.errors import PipelineError
     from pipeline.evaluation.thresholds import Thresholds
+    from pipeline.places import PRODUCTION
     from pipeline.validation.rules import Limits
     from pipeline.vertex.images import require_digest
 
     image = require_digest(options.image)
     config = _settings(options)
-    limits = typed.load(Limits, ROOT / "schema" / "gate.yaml")
-    thresholds = typed.load(Thresholds, options.thresholds or ROOT / "schema" / "release.yaml")
+    # Never those of the sample data unless they are named: they would let nearly anything pass.
+    limits = typed.load(Limits, options.limits or PRODUCTION / "gate.yaml")
+    thresholds = typed.load(Thresholds, options.thresholds or PRODUCTION / "release.yaml")
     if not pathlib.Path(options.output).absolute().parent.is_dir():
         raise PipelineError(f"--output {options.output}: there is no such folder")
     # Loads TFX, so only once it is certain that there is something to compile.
@@ -178,11 +180,11 @@ def _schedule(options) -> int:
 
 
 def _status(options) -> int:
-    from pipeline.vertex import service
+    from pipeline.vertex import service, status
 
     config = _settings(options)
-    found = service.status(service.connect(config.vertex), config.name, options.runs)
-    print(json.dumps(service.as_json(found), indent=2) if options.json else service.as_text(found))
+    found = status.read(service.connect(config.vertex), config.name, options.runs)
+    print(json.dumps(status.as_json(found), indent=2) if options.json else status.as_text(found))
     return 0
 
 

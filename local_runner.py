@@ -14,6 +14,7 @@ Everything that a run leaves behind is under --store. Exit status: 0 done; 1 som
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import pathlib
@@ -58,6 +59,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tune", action="store_true", help="search for hyperparameters first, with the budget of the settings")
     parser.add_argument(
+        "--verify-ranking",
+        type=int,
+        metavar="K",
+        help="after the run, train the best K trials of its search in full, and say how well the tuning sample ranked them; "
+        "K is 3 or more, and it takes as many trainings less one",
+    )
+    parser.add_argument(
         "--workers",
         type=int,
         metavar="N",
@@ -68,10 +76,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--window-end",
         type=instant_to_come,
         metavar="INSTANT",
-        help="when the run must be done, such as 2026-03-03T06:00+01:00: training stops in time, with the best weights so far",
+        help="when the run must be done, such as 2026-03-03T06:00+01:00: a search and the training stop in time, with the best "
+        "trial and the best weights so far",
     )
     options = parser.parse_args(arguments)
     require_whole_override(parser, options)
+    if options.verify_ranking is not None and options.window_end:
+        parser.error(
+            "--verify-ranking trains on after the run, past --window-end: drop one, or ask later by "
+            "python -m pipeline tune verify-ranking RUN_ID K"
+        )
     return options
 
 
@@ -140,11 +154,14 @@ def _run(options: argparse.Namespace) -> int:
     decision = tuning.for_week(date, options.tune, config.retune, places.configurations, places.quality)
     if decision.tune:
         _require_vizier(decision.reason)
+    if options.verify_ranking is not None:
+        _require_ranking(options.verify_ranking, decision, config.tuning.trials)
 
     run_id = store.new_run_id(date)
     log = places.log(run_id)
     progress = console.Progress()
     with (
+        _told_to_catalogs(config.lineage.openlineage, places, run_id),
         store.interruptible(),
         store.exclusive(places, run_id),
         console.quiet_logs(log, progress),
@@ -177,7 +194,50 @@ def _run(options: argparse.Namespace) -> int:
             logging.getLogger(__name__).info("the run ended early", exc_info=True)
             raise
     print(summary.of_run(places, run_id))
-    return 0
+    if options.verify_ranking is None:
+        return 0
+    # Late: what it needs is loaded by now.
+    from pipeline.tuning.verify import verify_ranking
+
+    print(flush=True)
+    return verify_ranking(
+        argparse.Namespace(run_id=run_id, trials=options.verify_ranking, to=None, store=places.store)
+    )
+
+
+def _require_ranking(count: int, decision, trials: int) -> None:
+    from pipeline import errors
+    from pipeline.tuning import ranking
+
+    ranking.require_possible(count, trials)
+    if not decision.tune:
+        raise errors.PipelineError(
+            f"--verify-ranking {count} checks a search, and this week does not search ({decision.reason}): add --tune, or name a "
+            f"run that searched: python -m pipeline tune verify-ranking RUN_ID {count}"
+        )
+
+
+@contextlib.contextmanager
+def _told_to_catalogs(wanted: bool, places, run_id: str):
+    """Writes the run's OpenLineage events when it ended, however it did; what hinders that changes nothing of its end."""
+    from pipeline import errors
+
+    try:
+        yield
+    except errors.StoreBusy:
+        wanted = False  # it never began
+        raise
+    finally:
+        if wanted:
+            from pipeline.lineage import facts
+            from pipeline.lineage.mlmd import MLMDLineage
+            from pipeline.provenance import events
+
+            try:
+                run = MLMDLineage(places.metadata).run(run_id)
+                events.emit(run, facts.of_run(run), places.openlineage(run_id))
+            except (errors.PipelineError, OSError) as error:
+                print(f"warning: the OpenLineage events of {run_id} were not written: {error}", file=sys.stderr)
 
 
 def _require_vizier(reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands beside the runners: `python -m pipeline shard | plan | predict | release | replay | tune | audit`."""
+"""The commands beside the runners: `python -m pipeline shard | plan | predict | drift | release | replay | tune | audit`."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from pipeline.errors import PipelineError, user_error
 from pipeline.lineage import commands as commands_of_audit
 from pipeline.places import DEFAULT_STORE, Places
 from pipeline.release import commands as commands_of_releases
+from pipeline.served import commands as commands_of_drift
 from pipeline.shards import commands as commands_of_shards
 
 
@@ -31,6 +32,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     predict = commands.add_parser("predict", parents=[store], help="classify photographs with the model that serves")
     predict.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG file")
     predict.add_argument("--endpoint", default="default", help="endpoint of the serving ledger (default: default)")
+
+    commands_of_drift.add_arguments(
+        commands.add_parser("drift", help="do requests still look like what the model that serves was trained on?")
+    )
 
     commands_of_releases.add_arguments(
         commands.add_parser("release", help="what serves; roll back, or promote, with a reason")
@@ -144,6 +149,7 @@ _COMMANDS = {
     "shard": commands_of_shards.shard,
     "plan": window.plan,
     "predict": _predict,
+    "drift": commands_of_drift.drift,
     "release": commands_of_releases.release,
     "replay": _replay,
     "tune": _tune,

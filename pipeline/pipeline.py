@@ -47,6 +47,7 @@ class Platform:
         training: What that executor finds in `custom_config`.
         tuner: Specification of the executor that searches for hyperparameters; None for this machine.
         tuning: What that executor is told of where its workers run.
+        release: What the step that releases to an endpoint of Vertex AI is told; empty for a folder of the store.
     """
 
     metadata: Any = None
@@ -55,6 +56,7 @@ class Platform:
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tuner: Any = None
     tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    release: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def on_this_machine(places: Places) -> Platform:
@@ -180,6 +182,7 @@ def create_pipeline(
             "database": places.studies,
             "records": places.study_records,
             "reports": places.all_reports,
+            "profile": places.newest_profile,
             "platform": dict(platform.tuning),
         },
         custom_executor_spec=platform.tuner,
@@ -240,6 +243,15 @@ def create_pipeline(
         ),
         ledger=places.ledger,
         endpoint=settings.release.endpoint,
+        made_of={
+            "manifest": manifest.outputs["manifest"],
+            "shards": shards.outputs["shards"],
+            "gate": verdict,
+            "labels": join.outputs["labels"],
+            "hyperparameters": hyperparameters,
+            "model_run": trainer.outputs["model_run"],
+        },
+        vertex=json.dumps(platform.release, sort_keys=True) if platform.release else "",
     )
     release = ServingLedger(
         manifest=manifest.outputs["manifest"],

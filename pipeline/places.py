@@ -4,6 +4,11 @@ import dataclasses
 import os
 import pathlib
 
+SCHEMA = pathlib.Path(__file__).resolve().parent.parent / "schema"
+"""Classes and limits that people edit: those of the sample data, and in `production` the limits of production."""
+
+PRODUCTION = SCHEMA / "production"
+
 DEFAULT_STORE = str(pathlib.Path(__file__).resolve().parent.parent / "store")
 """Where runs leave their things unless another place is named."""
 
@@ -78,6 +83,11 @@ class Places:
         return self._in_store("serving", "versions")
 
     @property
+    def candidates(self) -> str:
+        """What a release on Vertex wants to know of each run's model, a file a run."""
+        return self._in_store("serving", "candidates")
+
+    @property
     def ledger(self) -> str:
         """The serving ledger."""
         return self._in_store("serving", "ledger.jsonl")
@@ -105,6 +115,10 @@ class Places:
     def reports(self, run_id: str) -> str:
         """Reports of a run, those of a rejected one included."""
         return os.path.join(self.all_reports, run_id)
+
+    def openlineage(self, run_id: str) -> str:
+        """OpenLineage events of a run, where the settings ask for them."""
+        return self._in_store("openlineage", f"{run_id}.ndjson")
 
     def log(self, run_id: str) -> str:
         """Log of a run."""

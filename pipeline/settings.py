@@ -20,8 +20,18 @@ _PROJECT = pathlib.Path(__file__).resolve().parent.parent
 
 CONFIGS = pathlib.Path(__file__).parent / "configs"
 
-BEAM_HERE = ("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",)
-"""Beam's options on this machine: in this process. Later versions of its DirectRunner first try to download another."""
+BEAM_HERE = (
+    "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+    "--sdk_container_image=this-process",
+)
+"""Beam's options on this machine: in this process. Later versions of its DirectRunner first try to download another.
+
+No container is started and the image is no name of one: without it TFX packs its own source for workers that there are not, for
+two seconds in every step.
+"""
+
+_LONGEST_MONTH = 31
+"""Days between two firsts of a month, at most."""
 
 _IDENTIFIER = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
@@ -152,13 +162,25 @@ class ReleaseSettings:
     """Where a blessed model goes.
 
     Attributes:
-        endpoint: Name of the endpoint in the serving ledger.
+        endpoint: Name of the endpoint in the serving ledger; with `vertex.release`, its id on Vertex AI and that of the Model.
         bootstrap: Whether a model may be released although nothing serves, so that it cannot be compared and absolute
             thresholds alone decide. Set it for the first release; the run records it.
     """
 
-    endpoint: str = pydantic.Field(default="default", pattern=r"^[a-z][a-z0-9-]{0,62}$")
+    endpoint: str = pydantic.Field(default="default", pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$")
     bootstrap: bool = False
+
+
+@typed.frozen
+class LineageSettings:
+    """What is told of a run beside the lineage store.
+
+    Attributes:
+        openlineage: Whether each run ends by writing its OpenLineage events into `openlineage/RUN_ID.ndjson` of the store.
+            Of a run on Vertex AI, `audit export` writes them when it is asked.
+    """
+
+    openlineage: bool = False
 
 
 @typed.frozen
@@ -167,12 +189,13 @@ class RetuneSettings:
 
     Attributes:
         every_weeks: Weeks after the last search at which another is due, by the dates of their snapshots, 1 to 52; 0: never.
+            Beside a monthly schedule at least 5: two firsts of a month lie up to 31 days apart.
         max_drop: How far the validation accuracy of the newest week may lie below what the best-known configuration
             reached when it was found, 0 to 1, before a search is made; 1: never.
         warn_after_weeks: Age of the best-known configuration, 1 to 520 weeks, above which each run warns.
     """
 
-    every_weeks: int = pydantic.Field(default=4, ge=0, le=52)
+    every_weeks: int = pydantic.Field(default=5, ge=0, le=52)
     max_drop: float = pydantic.Field(default=0.02, ge=0, le=1)
     warn_after_weeks: int = pydantic.Field(default=5, ge=1, le=520)
 
@@ -209,6 +232,7 @@ class Settings:
     retune: RetuneSettings = pydantic.Field(default_factory=RetuneSettings)
     evaluation: EvaluationSettings = pydantic.Field(default_factory=EvaluationSettings)
     release: ReleaseSettings = pydantic.Field(default_factory=ReleaseSettings)
+    lineage: LineageSettings = pydantic.Field(default_factory=LineageSettings)
     vertex: VertexSettings | None = None
 
     @property
@@ -226,6 +250,11 @@ class Settings:
                 f"network.image_size {self.network.image_size} exceeds shards.short_side "
                 f"{self.shards.short_side}: the network would only see enlarged pixels"
             )
+        if self.lineage.openlineage and self.vertex is not None:
+            raise ValueError(
+                "lineage.openlineage is for runs on this machine, and vertex is set: leave it out, and take the events of a run "
+                "from `python -m pipeline audit export`"
+            )
         uneven = [size for size in self.tuning.batch_size if size % self.training.workers]
         if uneven:
             raise ValueError(
@@ -233,8 +262,18 @@ class Settings:
                 "that win are trained with; choose multiples"
             )
         if self.vertex:
+            self._check_schedule(self.vertex.schedule.monthly)
             self._check_vertex(self.vertex.training)
             self._check_search(self.vertex.tuning)
+
+    def _check_schedule(self, monthly: str) -> None:
+        weeks = self.retune.every_weeks
+        if monthly and 0 < 7 * weeks <= _LONGEST_MONTH:
+            raise ValueError(
+                f"retune.every_weeks {weeks} is no more than a month, and vertex.schedule.monthly {monthly!r} searches each month "
+                f"anyway: a week would search a few days before the schedule does; set it to {_LONGEST_MONTH // 7 + 1} or more, "
+                "which makes up for a month that failed, to 0, or set vertex.schedule.monthly to ''"
+            )
 
     def _check_vertex(self, job) -> None:
         workers, gpus = self.training.workers, self.training.workers * job.gpus

@@ -344,6 +344,15 @@ def publish(path: str, uri: str) -> None:
     os.replace(path, uri)
 
 
+def remove(uri: str) -> None:
+    """Removes a file, if it is there. Raises OSError."""
+    if is_cloud(uri):
+        _delete(_blob(uri))
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(uri)
+
+
 def remove_folder(folder: str) -> None:
     """Removes a folder and all that is in it, if it is there."""
     if is_cloud(folder):

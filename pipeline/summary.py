@@ -83,7 +83,7 @@ def _decided(tuned_by: dict) -> list[str]:
 def _tuned(places: Places, run: Run) -> list[str]:
     """What a search came to, of a run that searched."""
     trials, best = run.output("TunerResults"), run.output("HyperParameters", "best_hyperparameters")
-    if not (trials and best and trials.facts.get("tune")):
+    if not (trials and best and trials.facts.get("tune") and best.facts.get("tune")):
         return []
     return [
         f"tuned      {trials.facts['trials']} trials, best {best.facts['objective']} {best.facts['metric']:.3f} "

@@ -10,6 +10,7 @@ from tfx.v1.orchestration.experimental import exit_handler
 from pipeline import storage
 from pipeline.errors import PipelineError
 from pipeline.release import ledger
+from pipeline.validation import report
 from pipeline.validation.text import printable, shortened
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def alert_of(status: dict, run_id: str, reports: str, ledger_path: str, endpoint
     named = _FAILED.search(reason)
     steps = [step.strip() for step in named[1].split(",") if step.strip()] if named else []
     folder = storage.join(reports, run_id)
-    rules = _broken_rules(folder)
+    rules = report.broken_rules(folder)
     where = f"rules {', '.join(rules)}" if rules else f"steps {', '.join(steps)}" if steps else "an unknown step"
     serving = _serving(ledger_path, endpoint)
     return {
@@ -86,16 +87,6 @@ def alert_of(status: dict, run_id: str, reports: str, ledger_path: str, endpoint
         "report": storage.join(folder, "gate.html") if rules else "",
         "serving": serving,
     }
-
-
-def _broken_rules(folder: str) -> list[str]:
-    try:
-        verdict = json.loads(storage.read(storage.join(folder, "gate.json")))
-    except (OSError, ValueError):  # the run did not come so far; an alert must go out in any case
-        return []
-    if verdict["accepted"]:
-        return []
-    return [rule["rule"] for rule in verdict["rules"] if not rule["passed"] and not rule["overridden"]]
 
 
 def _serving(ledger_path: str, endpoint: str) -> str:

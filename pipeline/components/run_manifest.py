@@ -1,5 +1,6 @@
 """Records what the run was started with: the first step, and the root of every lineage."""
 
+import datetime
 import json
 
 from tfx.v1.dsl.components import OutputArtifact, Parameter, component
@@ -39,7 +40,8 @@ def RunManifest(
     made_of = json.loads(origin)
     if made_of.get("image"):
         made_of = in_container(made_of)
-    known = {"run_id": run_id, "snapshot_date": date, **made_of}
+    began = created_at or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    known = {"run_id": run_id, "snapshot_date": date, "started_at": began, **made_of}
     if end is not None:
         known["window_end"] = end
         if not window_end:

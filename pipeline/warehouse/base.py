@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pipeline.errors import PipelineError
@@ -81,6 +81,13 @@ def as_of(date: datetime.date) -> datetime.datetime:
 def snapshot_table(date: datetime.date) -> str:
     """Name of the snapshot table of `date`."""
     return f"labels_{date:%Y%m%d}"
+
+
+_EACH = "each_of_the_tables"
+"""Stands for the name of a table until the query is in the warehouse's own dialect: that takes longer than to ask it."""
+
+_AT_ONCE = 100
+"""How many tables one query asks."""
 
 
 def identifier(table: str) -> str:
@@ -203,6 +210,35 @@ class Warehouse(abc.ABC):
         Raises:
             PipelineError: The warehouse refuses the query or cannot be reached.
         """
+
+    def rows_of_each(
+        self, query: Callable[[str, str], str], tables: Sequence[str], parameters: Mapping[str, Any] | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Asks one query of each of some tables, many at once.
+
+        Args:
+            query: The query of one table, given its name and its address.
+            tables: The tables.
+            parameters: As for `rows`.
+
+        Yields:
+            The rows of all of them.
+
+        Raises:
+            PipelineError: As by `rows`.
+        """
+        one = self._in_dialect(query(_EACH, self.address(_EACH)))
+        for start in range(0, len(tables), _AT_ONCE):
+            names = [identifier(table) for table in tables[start : start + _AT_ONCE]]
+            yield from self._rows_in_dialect(" UNION ALL ".join(one.replace(_EACH, name) for name in names), parameters)
+
+    def _in_dialect(self, query: str) -> str:
+        """A query in the warehouse's own dialect."""
+        return query
+
+    def _rows_in_dialect(self, query: str, parameters: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+        """As `rows`, of a query that is in the warehouse's own dialect already."""
+        return self.rows(query, parameters)
 
     def require_affordable(self, query: str) -> None:
         """Refuses a query that would read more than the warehouse's settings allow, before anything reads it.

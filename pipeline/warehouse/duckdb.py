@@ -75,6 +75,9 @@ class DuckDBWarehouse(Warehouse):
 
     def rows(self, query, parameters=None):
         # A cursor of its own, so that one query may run while another one's rows are still read.
+        return self._rows_in_dialect(self._in_dialect(query), parameters)
+
+    def _rows_in_dialect(self, query, parameters):
         cursor = self._connection.cursor()
         cursor.execute("SET TimeZone = 'UTC'")
         return self._rows(cursor, query, parameters)
@@ -95,7 +98,7 @@ class DuckDBWarehouse(Warehouse):
         try:
             self._load_edits()
             check_bounds(self._one(queries.label_bounds(self.address("edits"))), str(self._labels), date)
-            select = self._translate(queries.labels_as_of(self.address("edits")))
+            select = self._in_dialect(queries.labels_as_of(self.address("edits")))
             self._connection.execute(
                 f"CREATE TABLE {self._quoted(table)} AS {select} ORDER BY image_id, label, source", {"as_of": instant}
             )
@@ -189,11 +192,11 @@ class DuckDBWarehouse(Warehouse):
 
     def _one(self, query: str) -> dict:
         """First row of a query inside the connection's own transaction, temporary tables included."""
-        return next(self._rows(self._connection, query, None))
+        return next(self._rows(self._connection, self._in_dialect(query), None))
 
     def _rows(self, connection, query, parameters):
         try:
-            cursor = connection.execute(self._translate(query), dict(parameters or {}))
+            cursor = connection.execute(query, dict(parameters or {}))
         except duckdb.Error as error:
             raise PipelineError(f"the warehouse {self._database} refused a query: {_brief(error)}") from error
         names = [column[0] for column in cursor.description]
@@ -201,7 +204,7 @@ class DuckDBWarehouse(Warehouse):
             for row in batch:
                 yield dict(zip(names, row, strict=True))
 
-    def _translate(self, query: str) -> str:
+    def _in_dialect(self, query: str) -> str:
         (statement,) = sqlglot.transpile(query, read="bigquery", write="duckdb")
         return statement
 

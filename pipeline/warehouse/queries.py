@@ -5,7 +5,6 @@ from people or data travel as query parameters (`@name`).
 """
 
 import hashlib
-from collections.abc import Mapping
 
 from pipeline.warehouse.base import LABEL_COLUMNS
 
@@ -248,12 +247,9 @@ SELECT COUNTIF(b.image_id IS NULL) AS added, COUNTIF(a.image_id IS NULL) AS gone
 FROM {before} AS b FULL OUTER JOIN {after} AS a ON a.image_id = b.image_id"""
 
 
-def labels_of_image(tables: Mapping[str, str]) -> str:
-    """`found_in`, `product_id`, `label`, `source`: the rows of the image `@image_id` in snapshots (name -> address)."""
-    return " UNION ALL ".join(
-        f"SELECT '{name}' AS found_in, product_id, label, source FROM {address} WHERE image_id = @image_id"
-        for name, address in tables.items()
-    )
+def labels_of_image(snapshot: str, address: str) -> str:
+    """`found_in`, `product_id`, `label`, `source`: the rows of the image `@image_id` in a snapshot."""
+    return f"SELECT '{snapshot}' AS found_in, product_id, label, source FROM {address} WHERE image_id = @image_id"
 
 
 def images_that_begin(snapshot: str, most: int) -> str:
@@ -263,12 +259,9 @@ SELECT image_id FROM {snapshot} WHERE STARTS_WITH(image_id, @beginning)
 GROUP BY image_id ORDER BY LENGTH(image_id), image_id LIMIT {most}"""
 
 
-def places_of_image(indexes: Mapping[str, str]) -> str:
-    """`found_in`, `shard`, `ordinal`: where the image `@image_id` lies by shard indexes (name -> address)."""
-    return " UNION ALL ".join(
-        f"SELECT '{name}' AS found_in, shard, ordinal FROM {address} WHERE image_id = @image_id"
-        for name, address in indexes.items()
-    )
+def places_of_image(index: str, address: str) -> str:
+    """`found_in`, `shard`, `ordinal`: where the image `@image_id` lies by a shard index."""
+    return f"SELECT '{index}' AS found_in, shard, ordinal FROM {address} WHERE image_id = @image_id"
 
 
 def new_images(snapshot: str, baseline: str) -> str:

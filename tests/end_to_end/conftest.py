@@ -76,6 +76,7 @@ class Story:
         """The committed settings with `epochs` after a frozen one, none left out."""
         content = yaml.safe_load((ROOT / "pipeline" / "configs" / "local.yaml").read_text())
         content["training"] |= {"frozen_epochs": 1, "unfrozen_epochs": epochs, "early_stopping_patience": 1000}
+        content["lineage"] = {"openlineage": True}
         path = self.folder / name
         path.write_text(yaml.safe_dump(content))
         return path

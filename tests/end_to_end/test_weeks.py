@@ -1,12 +1,14 @@
 """The story of the README, as its commands tell it."""
 
 import json
+import pathlib
 import re
 
 import pytest
 
 from pipeline.lineage import audit
 from pipeline.lineage.mlmd import MLMDLineage
+from pipeline.provenance import statement
 from pipeline.release import ledger
 from tests.end_to_end.conftest import ROOT, command
 
@@ -78,6 +80,15 @@ def test_the_candidate_is_judged_against_the_model_that_serves(facts, lineage):
     assert serving is not None and baseline.id != executions["Evaluator"].inputs["model"][0].id
 
 
+def test_what_is_served_is_compared_with_what_the_run_left(story):
+    done = command("-m", "pipeline", "drift", "data/sample/images", "--store", str(story.store), "--json")
+    report = json.loads(done.out)
+    assert report["run_id"] == json.loads(story.ledger().splitlines()[-1])["run_id"] and report["answered"] == 199
+    # Of a few epochs nobody knows what they say; the photographs are those that were trained on.
+    assert done.status == (3 if report["drifted"] else 0)
+    assert not {"min_images", "max_unusable_share", "drift.width", "drift.height", "drift.bytes"} & set(report["failed"])
+
+
 def test_a_second_run_on_the_same_store_is_refused_at_once(story):
     done = story.runs["second at once"]
     assert done.status == 4
@@ -146,7 +157,8 @@ def test_what_is_not_released_says_why(story, facts):
 def test_only_released_models_are_on_disk_to_be_served(story):
     entries = ledger.read(story.store / "serving" / "ledger.jsonl")
     versions = sorted(path.name for path in (story.store / "serving" / "versions").iterdir())
-    assert versions == sorted(entry.to_version for entry in entries)
+    released = [entry.to_version for entry in entries]
+    assert versions == sorted([*released, *(f"{version}.intoto.json" for version in released)])
 
 
 def test_nothing_half_written_is_left(story):
@@ -202,6 +214,32 @@ def test_all_that_the_runs_recorded_is_still_there_and_as_it_was(story, facts):
     served = facts["second"]["release"]["path"]
     done = command("-m", "pipeline", "audit", "verify", served, "--json", "--skip", "shards", "--store", str(story.store))
     assert done.status == 0 and json.loads(done.out)["run_id"] == facts["second"]["run_id"]
+
+
+def test_a_released_model_carries_its_provenance_and_an_auditor_gets_it(story, facts, tmp_path):
+    known = facts["second"]
+    made = json.loads(pathlib.Path(f"{known['release']['path']}.intoto.json").read_text())
+    statement.check(made)
+    assert made["subject"][0]["digest"]["sha256"] == known["release"]["export_sha256"]
+    assert made["predicate"]["runDetails"]["metadata"]["invocationId"] == known["run_id"]
+    dependencies = {each["name"]: each["digest"] for each in made["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    assert dependencies[known["snapshot"]] == {"sha256": known["checksum"]}
+    assert dependencies["backbone weights"] == {"sha256": known["training"]["backbone_sha256"]}
+    to = str(tmp_path / "to")
+    done = command("-m", "pipeline", "audit", "export", known["run_id"], "--to", to, "--store", str(story.store))
+    assert (done.status, done.err) == (0, "") and "note:" not in done.out
+    assert json.loads((tmp_path / "to" / "provenance.intoto.json").read_text()) == made
+
+
+@pytest.mark.parametrize(("name", "end", "step"), [
+    ("second", "COMPLETE", "ServingLedger"), ("bad", "FAIL", "SnapshotGate"), ("interrupted", "ABORT", "Trainer"),
+])  # fmt: skip
+def test_a_run_ends_with_its_events_for_catalogs_however_it_ended(story, facts, name, end, step):
+    path = story.store / "openlineage" / f"{facts[name]['run_id']}.ndjson"
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (told[0]["eventType"], told[-1]["eventType"]) == ("START", end)
+    ends = {event["job"]["name"]: event["eventType"] for event in told if event["eventType"] != "START"}
+    assert ends[f"product-photographs.{step}"] == end and ends["product-photographs.SnapshotGen"] == "COMPLETE"
 
 
 def test_a_run_has_a_dossier(story, facts, tmp_path):

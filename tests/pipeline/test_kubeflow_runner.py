@@ -7,6 +7,10 @@ import yaml
 from google.cloud import aiplatform_v1 as v1
 
 import kubeflow_runner
+from pipeline import typed
+from pipeline.evaluation.thresholds import Thresholds
+from pipeline.places import PRODUCTION
+from pipeline.validation.rules import Limits
 from pipeline.vertex import service
 from tests.pipeline.conftest import ROOT, answers, command
 from tests.pipeline.vertex.conftest import IMAGE, filled, loaded
@@ -35,6 +39,9 @@ MISTAKES = {
     ),
     "no thresholds": (
         ["compile", "--settings", "@v.yaml", "--image", IMAGE, "--output", "@x.json", "--thresholds", "@none.yaml"], 2, ["none.yaml"],
+    ),
+    "no limits": (
+        ["compile", "--settings", "@v.yaml", "--image", IMAGE, "--output", "@x.json", "--limits", "@none.yaml"], 2, ["none.yaml"],
     ),
     "no job": (["submit", "--settings", "@v.yaml", "--job", "@none.json", *DATE], 1, ["none.json", "compile` writes one"]),
     "no compiled job": (["schedule", "--settings", "@v.yaml", "--job", "@v.yaml"], 1, ["v.yaml is no compiled pipeline"]),
@@ -98,23 +105,36 @@ def test_help_shows_each_command():
         assert words in done.stdout
 
 
-@pytest.mark.parametrize("tune", [False, True])
-def test_compile_writes_what_the_other_commands_read(folder, tmp_path, capsys, monkeypatch, tune):
+def constant(steps, step: str, name: str) -> dict:
+    return json.loads(steps[step]["inputs"]["parameters"][name]["runtimeValue"]["constant"])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_compile_writes_what_the_other_commands_read(folder, tmp_path, capsys, monkeypatch, own):
+    """Once with files of one's own, weekly; once monthly, and then production's thresholds and limits, not the sample's."""
     monkeypatch.setenv("PIPELINE_IMAGE", "")
     output = tmp_path / "job.json"
-    own = tmp_path / "thresholds.yaml"
-    own.write_text((ROOT / "schema" / "release.yaml").read_text().replace("min_accuracy: 0.5\n", "min_accuracy: 0.625\n"))
-    words = ["compile", "--settings", str(folder / "v.yaml"), "--image", IMAGE, "--output", str(output), "--thresholds", str(own)]
-    assert kubeflow_runner.main([*words, "--tune"] if tune else words) == 0
+    words = ["compile", "--settings", str(folder / "v.yaml"), "--image", IMAGE, "--output", str(output)]
+    for flag, name, before, after in [
+        ("--thresholds", "release.yaml", "min_accuracy: 0.5\n", "min_accuracy: 0.625\n"),
+        ("--limits", "gate.yaml", "min_rows: 100\n", "min_rows: 101\n"),
+    ]:
+        (tmp_path / name).write_text((ROOT / "schema" / name).read_text().replace(before, after))
+        words += [flag, str(tmp_path / name)] if own else []
+    assert kubeflow_runner.main(words if own else [*words, "--tune"]) == 0
     assert f"20 steps of product-photographs, image {IMAGE}" in capsys.readouterr().out
     compiled = service.read_compiled(str(output), loaded())
-    assert (compiled.image, compiled.tunes) == (IMAGE, tune)
+    assert (compiled.image, compiled.tunes) == (IMAGE, not own)
     steps = service.steps_of(compiled.content)
-    thresholds = json.loads(steps["ReleaseGate"]["inputs"]["parameters"]["thresholds"]["runtimeValue"]["constant"])
-    assert thresholds["absolute"]["min_accuracy"] == 0.625
+    thresholds, limits = constant(steps, "ReleaseGate", "thresholds"), constant(steps, "SnapshotGate", "limits")
+    if own:
+        assert (thresholds["absolute"]["min_accuracy"], limits["min_rows"]) == (0.625, 101)
+    else:
+        assert thresholds == typed.to_dict(typed.load(Thresholds, PRODUCTION / "release.yaml"))
+        assert limits == typed.to_dict(typed.load(Limits, PRODUCTION / "gate.yaml"))
     manifest = steps["RunManifest"]["inputs"]["parameters"]
     assert json.loads(manifest["origin"]["runtimeValue"]["constant"])["image"] == IMAGE
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "thresholds.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gate.yaml", "job.json", "release.yaml"]
 
 
 @pytest.fixture

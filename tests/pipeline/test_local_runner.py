@@ -53,6 +53,14 @@ MISTAKES = {
         2,
         ["training.batch_size 16 does not divide over training.workers 3", "such as 18"],
     ),
+    "a ranking without a search": (
+        [*DATE, "--verify-ranking", "3"], 1,
+        ["--verify-ranking 3 checks a search", "nothing was tuned", "add --tune", "tune verify-ranking RUN_ID 3"],
+    ),
+    "a ranking of two": ([*DATE, "--verify-ranking", "2"], 1, ["a ranking of 2 trials says nothing"]),
+    "a ranking of more than there are": (
+        [*DATE, "--verify-ranking", "6"], 1, ["a ranking of 6 asks for more trials than the search has, 5 (tuning.trials)"],
+    ),
     "settings: unknown key": (
         [*DATE, "--settings", "@unknown-key.yaml"],
         2,
@@ -136,6 +144,13 @@ def test_as_a_person_calls_it():
     done = command("local_runner.py", "--snapshot-date", "2026-13-01")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("\nerror: there is no snapshot date '2026-13-01'")
+
+
+def test_a_ranking_has_no_place_in_a_window(capsys):
+    with pytest.raises(SystemExit) as ended:
+        local_runner.parse([*DATE, "--tune", "--verify-ranking", "3", "--window-end", "2099-01-01T06:00+00:00"])
+    assert ended.value.code == 2
+    assert "--verify-ranking trains on after the run, past --window-end" in capsys.readouterr().err
 
 
 def test_help_tells_the_exit_statuses_and_what_the_data_folder_holds():

@@ -56,6 +56,13 @@ REFUSALS = {
         ["nothing serves at endpoint 'default' of the store none", "run the pipeline first", "--store"],
     ),
     "predict without its model": (["predict", "a.jpg", "--store", "moved"], ["the model that serves, moved/1, is not there"]),
+    "drift without a store": (
+        ["drift", "a.jsonl", "--store", "none"],
+        ["nothing serves at endpoint 'default' of the store none", "run the pipeline first", "--store"],
+    ),
+    "drift without its model": (
+        ["drift", "a.jsonl", "--store", "moved"], ["version 1 of run r serves, says the ledger", "moved/1 is not there"],
+    ),
     "no lineage": ([*AUDIT, "2026-03-05", "--store", "moved"], ["moved/metadata.sqlite is no lineage store", "backup"]),
     "no study": (["tune", "status", "--store", "idle"], ["no study was searched in the store", "idle", "--tune", "--store"]),
     "a ranking of no run": (
@@ -73,6 +80,8 @@ USAGE = {
     "no count of trials": (["tune", "verify-ranking", "run-1"], "K"),
     "words for a count": (["tune", "verify-ranking", "run-1", "three"], "'three'"),
     "no photograph": (["predict"], "IMAGE"),
+    "drift of nothing": (["drift"], "REQUESTS"),
+    "no number to draw": (["drift", "a.jsonl", "--most", "0"], "'0' is no number of photographs"),
     "another command": (["train"], "'train'"),
     "another option": (["predict", "a.jpg", "--speed", "9"], "--speed"),
 }

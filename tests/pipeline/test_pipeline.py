@@ -126,7 +126,8 @@ def test_a_run_is_known_by_its_parameters(week):
     assert (parameter(manifest, "run_id"), parameter(manifest, "snapshot_date")) == ("run-1", "2026-03-02")
     # They alone need to know more of the run than the artifacts before them say.
     readers = [
-        "SnapshotGen", "SnapshotGate", "TuningDecision", "Tuner", "Trainer", "SmokeTest", "ReleaseGate", "ServingLedger",
+        "SnapshotGen", "SnapshotGate", "TuningDecision", "Tuner", "Trainer", "SmokeTest", "ReleaseGate", "ReleasePusher",
+        "ServingLedger",
     ]  # fmt: skip
     assert [name for name, step in week.items() if "manifest" in step.inputs.inputs] == sorted(readers, key=list(week).index)
     assert json.loads(parameter(manifest, "origin"))["commit"] == "c0ffee"

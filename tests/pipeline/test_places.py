@@ -9,7 +9,7 @@ def test_every_place_is_in_the_store_and_no_two_share_one():
     places = Places(store="/somewhere/store", images="/data/images")
     properties = [name for name, value in vars(Places).items() if isinstance(value, property)]
     found = [getattr(places, name) for name in properties] + [places.reports("run-1"), places.log("run-1")]
-    assert len(found) == 17 == len(set(found))
+    assert len(found) == 18 == len(set(found))
     assert all(pathlib.Path(path).is_relative_to("/somewhere/store") for path in found)
     assert places.images == "/data/images"
 

@@ -26,6 +26,20 @@ def changed(tmp_path, **groups):
     return path
 
 
+def test_a_week_that_would_search_days_before_the_monthly_schedule_is_refused(tmp_path):
+    content = yaml.safe_load((settings.CONFIGS / "vertex.yaml").read_text())
+    path = tmp_path / "settings.yaml"
+
+    def load(weeks, monthly):
+        content["retune"]["every_weeks"], content["vertex"]["schedule"]["monthly"] = weeks, monthly
+        path.write_text(yaml.safe_dump(content))
+        return settings.load(path)
+
+    with pytest.raises(SettingsError, match=r"retune\.every_weeks 4 .*vertex\.schedule\.monthly '0 20 1 \* \*'.* set it to 5"):
+        load(4, "0 20 1 * *")
+    assert load(4, "").retune.every_weeks == 4 and load(0, "0 20 1 * *") and load(5, "0 20 1 * *")
+
+
 def test_the_committed_files_load():
     assert settings.load(LOCAL).warehouse.kind == "duckdb"
     assert settings.load(settings.CONFIGS / "vertex.yaml").warehouse.kind == "bigquery"
@@ -66,6 +80,12 @@ def test_a_wrong_field_is_named_with_its_value(tmp_path, groups, words):
         settings.load(path)
     for word in [str(path), *words]:
         assert word in str(raised.value)
+
+
+def test_events_are_not_asked_for_where_no_run_of_this_machine_ends():
+    content = typed.to_dict(settings.load(settings.CONFIGS / "vertex.yaml")) | {"lineage": {"openlineage": True}}
+    with pytest.raises(SettingsError, match="lineage.openlineage is for runs on this machine.*audit export"):
+        typed.from_dict(settings.Settings, content, "vertex.yaml")
 
 
 def test_every_wrong_field_is_named_at_once(tmp_path):

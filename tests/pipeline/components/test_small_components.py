@@ -1,5 +1,6 @@
 """The components that only find or record something, run as functions."""
 
+import datetime
 import json
 import pathlib
 import tempfile
@@ -7,7 +8,7 @@ import tempfile
 import pytest
 from tfx.types import standard_artifacts
 
-from pipeline import typed
+from pipeline import files, typed
 from pipeline.artifacts import BestKnownConfiguration, GateReport, ImageShards, LabelSnapshot, RunManifest, ServingRelease
 from pipeline.components import (
     facts, image_sharder, last_accepted, run_manifest, serving_ledger, serving_model, tuning_decision,
@@ -74,16 +75,16 @@ def test_later_the_newest_earlier_tuning_holds(hyperparameters, tmp_path):
         configurations.record(str(tmp_path / "configurations"), configurations.Configuration(date, run_id, found))
     output, config = hyperparameters("2026-03-16")  # not its own: a repeated week finds what it found
     assert config["values"] == {"learning_rate": 0.1}
-    assert facts.text(output, "origin") == "tuned by run run-1"
+    assert (facts.text(output, "origin"), facts.text(output, "configuration")) == ("tuned by run run-1", "run-1")
     assert hyperparameters("2026-03-23")[1]["values"] == {"learning_rate": 0.3}
 
 
 def test_a_week_that_is_to_search_says_so_and_still_has_the_known_values(hyperparameters, tmp_path):
     found = {"space": [], "values": {"learning_rate": 0.1}}
     configurations.record(str(tmp_path / "configurations"), configurations.Configuration("2026-03-02", "run-1", found))
-    output, config = hyperparameters("2026-03-30")
+    output, config = hyperparameters("2026-04-06")
     assert facts.number(output, "tune") == 1
-    assert facts.text(output, "reason").startswith("due: the last search was 4 weeks ago")
+    assert facts.text(output, "reason").startswith("due: the last search was 5 weeks ago")
     assert config == found and json.loads(facts.text(output, "values")) == {"learning_rate": 0.1}
     output, _ = hyperparameters("2026-03-09", asked=1)
     assert (facts.number(output, "tune"), facts.text(output, "reason")) == (1, "asked for by --tune")
@@ -106,9 +107,9 @@ def released(tmp_path, new, monkeypatch):
         "metrics": {"accuracy": 0.75, "log_loss": 0.5},
         "slices": [{"kind": "label", "name": "cup", "accuracy": 0.5, "examples": 20, "judged": True}],
     }  # fmt: skip
-    monkeypatch.setattr(serving_ledger, "weights_digest", lambda folder: "a" * 64)
+    monkeypatch.setattr(serving_ledger, "weights_digest", lambda folder: files.sha256_of(pathlib.Path(folder, "saved_model.pb")))
 
-    def run(date, tune, pushed=True, searched=None):
+    def run(date, tune, pushed=True, searched=None, blessed=None, reason="it is worse", export="", used=""):
         run_id = f"{date.replace('-', '')}-run"
         made = {name: new(getattr(standard_artifacts, kind)) for name, kind in [
             ("decision", "HyperParameters"), ("hyperparameters", "HyperParameters"), ("model", "Model"),
@@ -119,12 +120,13 @@ def released(tmp_path, new, monkeypatch):
         pathlib.Path(made["model_run"].uri, "training.json").write_text('{"val_accuracy": 0.875}')
         snapshot = LabelSnapshot()
         facts.record(snapshot, {"table": f"labels_{date.replace('-', '')}", "date": date})
-        facts.record(made["decision"], {"tune": tune})
-        facts.record(made["hyperparameters"], searched or {})
-        export = pathlib.Path(made["model"].uri, "Format-Serving")
-        export.mkdir()
-        (export / "saved_model.pb").write_text(run_id)
-        pathlib.Path(made["verdict"].uri, "evaluation.json").write_text(json.dumps(judged | {"blessed": pushed}))
+        facts.record(made["decision"], {"configuration": used})
+        facts.record(made["hyperparameters"], {"tune": tune, **(searched or {})})
+        folder = pathlib.Path(made["model"].uri, "Format-Serving")
+        folder.mkdir()
+        (folder / "saved_model.pb").write_text(export or run_id)
+        verdict = judged | {"blessed": pushed if blessed is None else blessed}
+        pathlib.Path(made["verdict"].uri, "evaluation.json").write_text(json.dumps(verdict))
         serves = ledger.serving(str(tmp_path / "ledger.jsonl"), "default")
         facts.record(made["serving_model"], {"version": serves.to_version if serves else ""})
         known = manifest(date)
@@ -132,7 +134,7 @@ def released(tmp_path, new, monkeypatch):
         facts.record(
             made["pushed_model"],
             {"pushed": 1, "pushed_version": run_id, "pushed_destination": str(tmp_path / run_id)} if pushed
-            else {"reason": "it is worse"},
+            else {"reason": reason},
         )
         output = new(BestKnownConfiguration)
         serving_ledger.ServingLedger.test_call(
@@ -178,9 +180,49 @@ def test_every_run_leaves_how_well_it_trained_and_a_refused_search_is_not_the_be
     output = released("2026-03-09", tune=True, pushed=False)
     assert facts.number(output, "known") == 0 and not (tmp_path / "configurations").exists()
     assert quality.before(str(tmp_path / "quality"), "2026-03-16") == [
-        quality.Quality("20260302-run", "2026-03-02", 0.875, True, False),
-        quality.Quality("20260309-run", "2026-03-09", 0.875, False, True, "it is worse"),
+        quality.Quality("20260302-run", "2026-03-02", 0.875, True, False, configuration=""),
+        quality.Quality("20260309-run", "2026-03-09", 0.875, False, True, "it is worse", configuration=""),
     ]
+
+
+def test_a_search_that_a_weekly_release_overtook_is_the_best_known_by_its_own_merit(released, tmp_path):
+    """The search of 1 March ends after the week of 2 March was released, which still used what was known before."""
+    released("2026-02-02", tune=True)
+    released("2026-03-02", tune=False, used="20260202-run")
+    overtaken = "it is of 2026-03-01, and a model of 2026-03-02 serves"
+    output = released("2026-03-01", tune=True, pushed=False, blessed=True, reason=overtaken, used="20260202-run")
+    known = configurations.newest_before(str(tmp_path / "configurations"), "2026-03-09")
+    assert (known.run_id, known.overtaken) == ("20260301-run", overtaken) and known.accepted_at > "2026"
+    assert facts.number(output, "found_here") == 1 and facts.text(output, "overtaken") == overtaken
+    assert ledger.serving(str(tmp_path / "ledger.jsonl"), "default").run_id == "20260302-run", "it serves nowhere all the same"
+    # The week of 2 March says nothing of it: it trained with the one before.
+    trained = quality.before(str(tmp_path / "quality"), "2026-03-09")
+    assert [(each.snapshot_date, each.configuration) for each in trained][1:] == [
+        ("2026-03-01", "20260202-run"), ("2026-03-02", "20260202-run"),
+    ]  # fmt: skip
+
+
+def test_a_search_whose_model_a_person_withdrew_is_not_the_best_known(released, tmp_path):
+    first, found = released("2026-02-23", tune=False), released("2026-03-02", tune=True, export="found")
+    assert facts.number(first, "known") == 0 and facts.number(found, "found_here") == 1
+    (tmp_path / "configurations" / "2026-03-02.json").unlink()
+    path = str(tmp_path / "ledger.jsonl")
+    before = ledger.read(path)[0]
+    ledger.append(
+        path, endpoint="default", from_version="20260302-run", to_version=before.to_version, model=before.path,
+        run_id=before.run_id, snapshot=before.snapshot, snapshot_date=before.snapshot_date,
+        weights_sha256=before.weights_sha256, action="rollback", actor="anna", reason="it is wrong",
+    )  # fmt: skip
+    again = released("2026-03-02", tune=True, pushed=False, blessed=True, export="found", reason="these weights were rolled back")
+    assert facts.number(again, "known") == 0 and not list((tmp_path / "configurations").iterdir())
+
+
+def test_a_search_whose_weights_serve_already_changes_nothing(released, tmp_path):
+    released("2026-03-02", tune=True, export="found")
+    file = tmp_path / "configurations" / "2026-03-02.json"
+    before = file.read_text()
+    released("2026-03-02", tune=True, pushed=False, blessed=True, export="found", reason="these very weights serve already")
+    assert file.read_text() == before
 
 
 @pytest.fixture
@@ -281,7 +323,10 @@ def test_the_manifest_says_the_same_to_people_and_to_the_lineage(new):
         settings=json.dumps({"name": "x"}),
         manifest=output,
     )
-    assert json.loads(content(output)["manifest.json"]) == {
+    written = json.loads(content(output)["manifest.json"])
+    assert written.pop("started_at") == facts.text(output, "started_at")
+    assert datetime.datetime.fromisoformat(facts.text(output, "started_at")).utcoffset() == datetime.timedelta(0)
+    assert written == {
         "run_id": "run-1", "snapshot_date": "2026-03-02", "commit": "c0ffee", "tree": "clean", "settings": {"name": "x"},
     }  # fmt: skip
     assert [facts.text(output, name) for name in ("run_id", "commit", "tree")] == ["run-1", "c0ffee", "clean"]
@@ -305,6 +350,7 @@ def test_what_an_orchestrator_filled_in_becomes_the_date_and_the_window(new):
     assert known["snapshot_date"] == facts.text(output, "snapshot_date") == "2026-03-02"
     assert known["window_end"] == facts.real(output, "window_end") == 1772532000.0  # 2026-03-03T10:00Z
     assert facts.real(output, "window_hours") == 12.0
+    assert known["started_at"] == "2026-03-02T22:05:00Z"
 
 
 def test_a_generation_travels_on_its_artifact():

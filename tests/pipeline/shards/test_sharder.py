@@ -1,6 +1,5 @@
 """Photographs become generations of image shards; only what is new is packed."""
 
-import dataclasses
 import errno
 import hashlib
 import json

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import unicodedata
 
@@ -351,7 +352,10 @@ def test_a_parquet_file_is_cut_or_damaged(tmp_path, compression):
         except PipelineError as error:
             told.append(str(error))
     assert len(told) > len(cuts)
-    assert [text for text in told if not text.startswith(f"cannot read the table of URIs {path}: ")] == []
+    # Of a file without compression a newer PyArrow reads what is left of a damaged page.
+    table = f"the table of URIs {re.escape(str(path))}"
+    wanted = re.compile(rf"cannot read {table}: |row \d+ of {table} has no uri")
+    assert [text for text in told if not wanted.match(text)] == []
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), "dictionary", pa.binary()])
