@@ -1,4 +1,4 @@
-"""The last word of a run on Vertex: when it failed, one message that says where, why, and what goes on serving."""
+"""The last word of a run on Vertex: when it failed or took its canary back, one message that says where, why, and what serves."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def RunAlert(
     ledger_path: Parameter[str],
     endpoint: Parameter[str],
 ):
-    """Publishes one message to Pub/Sub when the run did not succeed; nothing otherwise.
+    """Publishes one message to Pub/Sub when the run did not succeed, or rolled its canary back; nothing otherwise.
 
     Args:
         final_status: JSON of KFP's PipelineTaskFinalStatus, which Vertex fills in.
@@ -65,11 +65,12 @@ def alert_of(status: dict, run_id: str, reports: str, ledger_path: str, endpoint
 
     Returns:
         text (one line for people), run_id, state, steps that failed, rules of the gate that failed, reason as Vertex has it,
-        report, and what goes on serving; None for a run that succeeded.
+        report, and what goes on serving; None for a run that succeeded. One whose canary did badly and was rolled back has
+        succeeded for Vertex: its state is ROLLED_BACK here.
     """
     state = str(status.get("state", "UNKNOWN"))
     if state == "SUCCEEDED":
-        return None
+        return _rolled_back(run_id, ledger_path, endpoint)
     reason = printable(str((status.get("error") or {}).get("message", "")))[:2000]
     named = _FAILED.search(reason)
     steps = [step.strip() for step in named[1].split(",") if step.strip()] if named else []
@@ -85,6 +86,25 @@ def alert_of(status: dict, run_id: str, reports: str, ledger_path: str, endpoint
         "rules": rules,
         "reason": reason,
         "report": storage.join(folder, "gate.html") if rules else "",
+        "serving": serving,
+    }
+
+
+def _rolled_back(run_id: str, ledger_path: str, endpoint: str) -> dict | None:
+    """The alert of a run that rolled its own canary back: customers met that model, and nobody was watching."""
+    entries = ledger.of_endpoint(ledger_path, endpoint)
+    mine = [entry for entry in entries if entry.action == "rollback" and entry.actor == ledger.actor_of(run_id)]
+    if not mine:
+        return None
+    reason, serving = printable(mine[-1].reason)[:2000], _serving(ledger_path, endpoint)
+    return {
+        "text": f"run {run_id} rolled its canary back: {shortened(reason)}; {serving}",
+        "run_id": run_id,
+        "state": "ROLLED_BACK",
+        "steps": ["ReleasePusher"],
+        "rules": [],
+        "reason": reason,
+        "report": "",
         "serving": serving,
     }
 

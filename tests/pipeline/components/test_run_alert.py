@@ -67,6 +67,36 @@ def test_a_step_that_failed_is_named(alert):
     assert told["text"] == "run run-5 failed at steps Trainer, ServingModel; nothing serves yet" and told["report"] == ""
 
 
+@pytest.fixture
+def canary(tmp_path, served):
+    """Says that the canary of a run was taken back by somebody."""
+
+    def canary(run_id, actor, reason):
+        common = {"endpoint": "default", "snapshot_date": "2026-03-30", "weights_sha256": "1", "actor": actor}
+        path = tmp_path / "ledger.jsonl"
+        ledger.append(path, to_version="8", model="/n", run_id=run_id, snapshot="labels_20260330", share=0.1, action="canary",
+                      **common)  # fmt: skip
+        ledger.append(path, to_version="7", model="/m", run_id="run-4", snapshot="labels_20260323", action="rollback",
+                      reason=reason, **common)  # fmt: skip
+
+    return canary
+
+
+def test_a_canary_that_its_run_rolled_back_is_told_although_the_run_succeeded(alert, canary):
+    canary("run-5", ledger.actor_of("run-5"), "5 of 100 requests failed (limit 1 %)\n\x1b[31m")
+    told = alert(SUCCEEDED)
+    assert told["text"].startswith("run run-5 rolled its canary back: 5 of 100 requests failed (limit 1 %)")
+    assert told["text"].endswith("; version 7 of run run-4 (labels_20260323) goes on serving")
+    assert (told["state"], told["steps"]) == ("ROLLED_BACK", ["ReleasePusher"])
+    assert "\n" not in told["text"] + told["reason"] and "\x1b" not in told["text"] + told["reason"]
+
+
+@pytest.mark.parametrize(("run_id", "actor"), [("run-4", ledger.actor_of("run-4")), ("run-5", "ada")])
+def test_another_runs_canary_or_a_persons_rollback_is_no_news_of_this_run(alert, canary, run_id, actor):
+    canary(run_id, actor, "too slow")
+    assert alert(SUCCEEDED) is None
+
+
 @pytest.mark.parametrize("status", [{"state": "CANCELLED"}, {"state": "FAILED", "error": None}, {}])
 def test_little_is_enough_for_an_alert(alert, status):
     assert "at an unknown step; nothing serves yet" in alert(status)["text"]
