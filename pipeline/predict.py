@@ -58,7 +58,7 @@ def load(model: str):
         lines = str(error).splitlines() or [type(error).__name__]
         raise PipelineError(
             f"the model that serves, {model}, does not load: {lines[0][:300]}. Restore its folder from a backup, or return to an "
-            "older version: python -m pipeline release rollback"
+            "older version: python -m pipeline release rollback --reason TEXT"
         ) from error
 
 

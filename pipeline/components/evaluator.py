@@ -72,7 +72,7 @@ def _comparable(
         raise PipelineError(
             f"the model that serves, version {facts.text(baseline, 'version')} of run {facts.text(baseline, 'run_id')}, cannot "
             f"be compared with: {error}. Restore its folder from a backup, or return to an older version: "
-            "python -m pipeline release rollback"
+            "python -m pipeline release rollback --reason TEXT"
         ) from error
     facts.record(evaluation, {"serving_classes": json.dumps(own, ensure_ascii=False)})
     if own == classes:

@@ -40,7 +40,7 @@ def reason_to_hold(
     if withdrawn:
         return (
             f"these very weights were rolled back at {withdrawn.at} by {withdrawn.actor}: {withdrawn.reason}. If they shall "
-            "serve again: python -m pipeline release promote"
+            "serve again: python -m pipeline release promote RUN_ID --reason TEXT"
         )
     serving = ledger.now(entries)
     if serving is None:

@@ -37,7 +37,8 @@ def ServingModel(
     if not storage.exists(storage.join(entry.path, "saved_model.pb")):
         raise PipelineError(
             f"version {entry.to_version} of run {entry.run_id} serves, says the ledger, and its folder {entry.path} is not "
-            "there or not whole: restore it from a backup, or return to an older one: python -m pipeline release rollback"
+            "there or not whole: restore it from a backup, or return to an older one: python -m pipeline release rollback "
+            "--reason TEXT"
         )
     storage.copy_folder(entry.path, path_utils.serving_model_dir(model.uri))
     facts.record(

@@ -180,7 +180,7 @@ def returning(entries: Sequence[ledger.Entry], to: str | None, endpoint: str) ->
         known = f": name one of {', '.join(served)}" if served else ""
         raise PipelineError(
             f"no model of run {to!r} ever served at endpoint {endpoint}{known}. A run's model that never "
-            "served is promoted: python -m pipeline release promote"
+            "served is promoted: python -m pipeline release promote RUN_ID --reason TEXT"
         )
     return target
 

@@ -385,7 +385,7 @@ class Target:
             if since + limit > datetime.datetime.now(datetime.timezone.utc):
                 raise ledger.Held(
                     f"run {other.run} releases version {number} to endpoint {self._name} since {since.isoformat()}: one release "
-                    "at a time. Run the week again when it has ended (python -m pipeline release status)"
+                    "at a time. Run the week again when it has ended (python -m pipeline release status --settings FILE)"
                 )
             self._end_for(other, entries, state, beside)
 
@@ -415,8 +415,8 @@ class Target:
     def _require_agreement(self, entries: Sequence[ledger.Entry], state: State, mine: Version | None) -> None:
         if problem := self._disagreement(entries, state, mine):
             raise EndpointChanged(
-                f"{problem}. Nothing was changed. Look at it (python -m pipeline release status), then say what shall serve: "
-                "python -m pipeline release promote RUN_ID --accept-endpoint"
+                f"{problem}. Nothing was changed. Look at it (python -m pipeline release status --settings FILE), then say what "
+                "shall serve: python -m pipeline release promote RUN_ID --reason TEXT --settings FILE --accept-endpoint"
             )
 
     def _disagreement(self, entries: Sequence[ledger.Entry], state: State, mine: Version | None) -> str:

@@ -64,7 +64,8 @@ def _found(places: Places, endpoint: str) -> Baseline:
     if not storage.exists(storage.join(entry.path, "saved_model.pb")):
         raise PipelineError(
             f"version {entry.to_version} of run {entry.run_id} serves, says the ledger, and its folder {entry.path} is not "
-            "there or not whole: restore it from a backup, or return to an older one: python -m pipeline release rollback"
+            "there or not whole: restore it from a backup, or return to an older one: python -m pipeline release rollback "
+            "--reason TEXT"
         )
     classes, predictions, shards = _report(storage.join(places.reports(entry.run_id), "release.json"))
     return Baseline(entry, classes, predictions, _statistics(places.accepted, entry.snapshot), shards)

@@ -306,7 +306,8 @@ class Endpoint:
                 raise NoQuota(
                     f"version {version} cannot be deployed to {self.name}: Vertex AI has no quota or no machines left "
                     f"({_said(error)}). Nothing was changed, and what served goes on serving. Ask for more of "
-                    f"{self._machines.machine}, then: python -m pipeline release promote RUN_ID"
+                    f"{self._machines.machine}, then: python -m pipeline release promote RUN_ID "
+                    "--reason TEXT --settings FILE"
                 ) from error
             except exceptions.GoogleAPICallError as error:
                 # Vertex: "Model server never became ready", "Model server exited unexpectedly".
