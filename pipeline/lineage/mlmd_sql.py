@@ -301,8 +301,8 @@ def _properties(session: Session, kind: str, ids: Collection[int]) -> dict[int, 
 
 def _by_owner(rows: Iterable[tuple]) -> dict:
     found: dict = collections.defaultdict(dict)
-    for owner, name, *values in rows:
-        value = next((value for value in values if value is not None), None)
+    for owner, name, text, whole, real in rows:
+        value = text if text is not None else whole if whole is not None else real
         if value is not None:
             found[owner][name] = value
     return dict(found)
