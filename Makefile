@@ -28,7 +28,7 @@ test: setup ## run the tests
 	@.venv/bin/python requirements/vizier.py
 	.venv/bin/python -m pytest tests -n $(PROCESSES) --dist loadfile $(ARGS)
 
-test-current: ## run the tests on TFX 1.21, in a Debian 13 of its own where this machine is too old (as root)
+test-current: ## run the tests on TFX 1.21, in a Debian 13 of its own where this machine is too old (as root; DEBIAN_PACKAGES="git ..." adds what tests can use)
 	@$(PYTHON) requirements/current.py $(ARGS)
 
 lock: ## recompile requirements/ from pyproject.toml (UPGRADE=1: take newer versions)

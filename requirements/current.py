@@ -4,7 +4,8 @@
 
 Debian 13 is unpacked by debootstrap into .debian13/ (once; 0.3 GB, and 6 GB with the environments), with python3 and make and
 nothing else. The project's files as they are now, tracked or new, are copied there, and `make test` runs in it: what a
-fresh machine does. The last line says what ran:
+fresh machine does. The variable DEBIAN_PACKAGES names packages to install there first, such as those without which tests
+are skipped: `make test-current DEBIAN_PACKAGES="git chromium mariadb-server"`. The last line says what ran:
 
     TFX 1.21 on Debian 13.2 (Python 3.13.5, glibc 2.41): 2300 passed, 3 skipped in 1500 s
 
@@ -125,6 +126,36 @@ def make_debian(root: Optional[pathlib.Path] = None, packages: str = PACKAGES) -
     stamp.touch()
 
 
+def add_packages(names: List[str]) -> None:
+    """Installs packages in .debian13/, unless they are there.
+
+    Args:
+      names: Debian's names.
+
+    Raises:
+      SetupError: a name that is none, or apt failed.
+    """
+    wrong = [name for name in names if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name)]
+    if wrong:
+        raise bootstrap.SetupError(f"DEBIAN_PACKAGES has {wrong[0]!r}, which is no name of a package: names with spaces between them")
+    status = DEBIAN / "var" / "lib" / "dpkg" / "info"
+    missing = [name for name in names if not (status / f"{name}.list").exists()]
+    if not missing:
+        return
+    bootstrap.say(f"{' '.join(missing)} into {DEBIAN.name}/")
+    shutil.copyfile("/etc/resolv.conf", DEBIAN / "etc" / "resolv.conf")
+    script = 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"'
+    command = in_debian("sh", "-c", script, "sh", *missing)
+    done = subprocess.run(
+        command, env=environment(os.environ), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    if done.returncode != 0:
+        raise bootstrap.SetupError(
+            f"apt-get could not install {' '.join(missing)} in Debian 13:\n{bootstrap.indented(done.stdout[-3000:])}\n"
+            "Check the names in DEBIAN_PACKAGES and the network."
+        )
+
+
 def copy_project() -> None:
     """Puts the project's files there as they are here, and takes away those that are here no more; environments stay."""
     target = DEBIAN / PROJECT.relative_to("/")
@@ -163,6 +194,7 @@ def test(arguments: List[str]) -> int:
       arguments: for pytest.
     """
     make_debian()
+    add_packages(os.environ.get("DEBIAN_PACKAGES", "").split())
     copy_project()
     inside = environment(os.environ)
     start, output = time.monotonic(), []

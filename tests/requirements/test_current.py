@@ -98,6 +98,43 @@ class TestProjectThere:
         assert (there / ".venv/mark").read_text() == "of that one"
 
 
+class TestPackages:
+    @pytest.fixture
+    def apt(self, current, monkeypatch):
+        """What is called in place of apt, and how that ends."""
+        info = current.DEBIAN / "var/lib/dpkg/info"
+        info.mkdir(parents=True)
+        (current.DEBIAN / "etc").mkdir()
+        (info / "git.list").write_text("")
+        called, ends = [], [0]
+
+        def run(words, **_):
+            called.append(words)
+            return subprocess.CompletedProcess(words, ends[0], "E: Unable to locate package chromim\n")
+
+        monkeypatch.setattr(current.subprocess, "run", run)
+        return called, ends
+
+    def test_those_that_are_missing_are_installed(self, current, apt):
+        current.add_packages(["git", "chromium"])
+        (words,) = apt[0]
+        assert words[-1] == "chromium" and "git" not in words
+        current.add_packages(["git"])
+        current.add_packages([])
+        assert len(apt[0]) == 1
+
+    def test_what_apt_says_is_passed_on(self, current, apt):
+        apt[1][0] = 100
+        with pytest.raises(current.bootstrap.SetupError, match="(?s)could not install chromim.*Unable to locate.*Check the names"):
+            current.add_packages(["chromim"])
+
+    @pytest.mark.parametrize("name", ["-o=Dir::Etc=/x", "Git", "a;b", "git,make"])
+    def test_no_name_no_call(self, current, apt, name):
+        with pytest.raises(current.bootstrap.SetupError, match="no name of a package"):
+            current.add_packages([name])
+        assert not apt[0]
+
+
 def test_arguments_with_spaces_stay_whole(current, monkeypatch, tmp_path):
     called = []
 

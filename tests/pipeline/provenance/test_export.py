@@ -5,6 +5,7 @@ import doctest
 import hashlib
 import json
 import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -161,17 +162,49 @@ def test_data_sets_are_named_as_openlineage_has_it(facts, named):
     assert events._named(events.Artifact(7, "Model", "/artifacts/7", facts)) == named
 
 
-def test_a_lock_that_is_not_here_is_taken_from_git_or_said_to_be_missing(told):
+@pytest.fixture
+def commit_before(tmp_path, monkeypatch):
+    """A project whose lock was another one commit ago; gives that commit."""
+    if not shutil.which("git"):
+        pytest.skip("needs git to make a repository")
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    project = tmp_path / "project"
+    lock = project / "requirements" / LOCK
+    lock.parent.mkdir(parents=True)
+    (project / "pyproject.toml").write_text("[project]")
+
+    def git(*words):
+        identity = ["-c", "user.name=ana", "-c", "user.email=ana@example.com"]
+        done = subprocess.run(["git", "-C", str(project), *identity, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    for version in ("1.0", "2.0"):
+        lock.write_text(f"uv=={version} \\\n    --hash=sha256:{'a' * 64}\n")
+        git("add", ".")
+        git("commit", "-q", "-m", version)
+    monkeypatch.setattr(packages, "_ROOT", project)
+    return git("rev-parse", "HEAD^")
+
+
+def test_a_lock_that_is_not_here_is_taken_from_git_or_said_to_be_missing(told, commit_before):
     _, facts = told("second")
-    commit, name = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip(), "uv.txt"
-    content = subprocess.check_output(["git", "show", f"{commit}:requirements/{name}"], cwd=ROOT)
-    known = dataclasses.replace(facts, lock=name, lock_sha256=hashlib.sha256(content).hexdigest(), commit=commit)
-    assert packages._of_commit(known) == content and [each.name for each in packages.of_run(known)[0]] == ["uv"]
+    sha256 = hashlib.sha256(f"uv==1.0 \\\n    --hash=sha256:{'a' * 64}\n".encode()).hexdigest()
+    known = dataclasses.replace(facts, lock=LOCK, lock_sha256=sha256, commit=commit_before)
+    assert packages.of_run(known) == ([packages.Package("uv", "1.0", ("a" * 64,))], "")
     found, why = packages.of_run(dataclasses.replace(known, lock_sha256="0" * 64))
-    assert found == [] and f"neither here nor in git at commit {commit}" in why
+    assert found == [] and f"neither here nor in git at commit {commit_before}" in why
     # A record that somebody else wrote leads to no other file and to no option of git.
     assert packages.of_run(dataclasses.replace(known, lock="../pyproject.toml"))[0] == []
-    assert packages.of_run(dataclasses.replace(known, lock_sha256="0", commit="--output=x"))[0] == []
+    assert packages.of_run(dataclasses.replace(known, commit="--output=x"))[0] == []
+
+
+def test_a_lock_that_is_not_here_is_said_to_be_missing_without_git(told, monkeypatch):
+    _, facts = told("second")
+    monkeypatch.setenv("PATH", "")
+    found, why = packages.of_run(dataclasses.replace(facts, lock=LOCK, lock_sha256="0" * 64, commit="1" * 40))
+    assert found == [] and why.endswith("ask in a checkout that has that commit")
 
 
 def test_a_run_of_a_time_without_statements_gets_one_now_and_that_is_said(told, tmp_path):
