@@ -5,6 +5,7 @@ way from a source, lines that pass a layer get a place of their own in it, order
 a step hands down to several layers shares one such place, so that lines run together until they part.
 """
 
+import bisect
 import dataclasses
 import html
 import itertools
@@ -180,10 +181,18 @@ def _ordered(rows: list[list[_Node]], links: set[tuple[_Node, _Node]]) -> list[l
 def _crossings(rows: list[list[_Node]], links: set[tuple[_Node, _Node]]) -> int:
     place = {node: position for row in rows for position, node in enumerate(row)}
     layer = {node: number for number, row in enumerate(rows) for node in row}
+    beneath: dict[int, list[tuple[int, int]]] = {}
+    for source, target in links:
+        beneath.setdefault(layer[source], []).append((place[source], place[target]))
     found = 0
-    for (a, b), (c, d) in itertools.combinations(links, 2):
-        if layer[a] == layer[c]:
-            found += (place[a] - place[c]) * (place[b] - place[d]) < 0
+    for pairs in beneath.values():
+        # From left to right, a link crosses those before it that end further to the right; those of one source come sorted by
+        # their ends and so cross none of each other.
+        ends: list[int] = []
+        for _, end in sorted(pairs):
+            at = bisect.bisect_right(ends, end)
+            found += len(ends) - at
+            ends.insert(at, end)
     return found
 
 

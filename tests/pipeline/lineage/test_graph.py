@@ -102,3 +102,15 @@ def test_an_input_of_another_run_has_no_line_and_no_step_has_no_picture():
     assert graph.edges_of(Run("r", (step,))) == []
     assert 'class="step failed"' in graph.svg(Run("r", (step,)))
     assert graph.svg(Run("r", ())).startswith("<svg")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_crossings_are_those_that_two_links_at_a_time_show(seed):
+    chance = random.Random(seed)
+    rows = [[f"{layer}-{place}" for place in range(chance.randint(1, 6))] for layer in range(4)]
+    links = {(chance.choice(rows[layer]), chance.choice(rows[layer + 1])) for layer in range(3) for _ in range(12)}
+    place = {node: number for row in rows for number, node in enumerate(row)}
+    crossed = sum(
+        a[0] == c[0] and (place[a] - place[c]) * (place[b] - place[d]) < 0 for (a, b), (c, d) in itertools.combinations(links, 2)
+    )
+    assert graph._crossings(rows, links) == crossed
